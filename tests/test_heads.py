@@ -81,7 +81,7 @@ def test_a_name_is_read_back_in_both_forms(text: str) -> None:
 def test_a_well_formed_name_of_no_site_is_told_the_sites(name: str) -> None:
     with pytest.raises(InputError) as caught:
         HeadId.parse(name)
-    assert caught.value.what == f"no attention block '{name.rpartition('.')[0]}'"
+    assert caught.value.what == f"there is no attention block with the name '{name.rpartition('.')[0]}'"
     for known in ("encoder.N.self", "decoder.N.self", "decoder.N.cross", "layer.N.self"):
         assert known in caught.value.advice[0]
 

@@ -110,7 +110,7 @@ def test_another_package_adds_a_part_by_an_entry_point(foreign_part: Callable[[s
 
 def test_a_part_of_a_name_that_is_taken_is_an_error(foreign_part: Callable[[str, str], None]) -> None:
     foreign_part("rotary", SPIRAL)
-    with pytest.raises(InputError, match=r"two parts have the name 'rotary'"):
+    with pytest.raises(InputError, match=r"the name 'rotary' is taken already"):
         Registry("headcount.encodings").names()
 
 

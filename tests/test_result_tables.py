@@ -10,6 +10,7 @@ from typing import Any
 
 import hub_models as hub
 import pytest
+from answer_lengths import answer_stretch
 from matplotlib.figure import Figure
 from routes_by_hand import routes
 from rows_by_hand import over_training
@@ -27,6 +28,7 @@ from headcount.runs.run import Run
 SHAPE = every.SHAPES["two"]
 MADE: dict[str, Any] = {
     "Ablation": lambda: every.ablated(every.SHAPES["many"]),
+    "AnswerStretch": answer_stretch,
     "Attention": lambda: every.looked(SHAPE),
     "Emergence": lambda: over_training(seeds=3),
     "EncodingsShown": lambda: every.encodings(2),
@@ -47,6 +49,7 @@ MADE: dict[str, Any] = {
 }
 ROWS = {
     "Ablation": lambda found: len(found.heads),
+    "AnswerStretch": lambda found: len(found.cells),
     "Attention": lambda found: sum(len(site.heads) for site in found.sites),
     "Emergence": lambda found: sum(len(run.snapshots) for run in found.runs),
     "EncodingsShown": lambda found: len(found.encodings),
@@ -120,7 +123,7 @@ def test_a_plot_is_a_figure_and_no_file(name: str, in_tmp: Path, monkeypatch: py
     result = MADE[name]()
     monkeypatch.setattr(Figure, "savefig", lambda *a, **k: pytest.fail("it was written"))
     assert isinstance(result.plot(), Figure)
-    with pytest.raises(InputError, match="no figure 'nonsense' of this"):
+    with pytest.raises(InputError, match="has no figure with the name 'nonsense'"):
         result.plot("nonsense")
     assert not list(in_tmp.iterdir())
 

@@ -64,7 +64,9 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
     """Return the contents of a regular file, following links; raise an error if it is larger than `most` bytes."""
     with friendly_os_errors(f"read {file}"), os.fdopen(_open_regular(file, os.O_RDONLY), "rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) > most:
-            raise RunError(f"{file} is too large: {size:,} bytes", f"at most {most:,} are read")
+            raise RunError(
+                f"{file} is too large: {size:,} bytes", f"headcount reads at most {most:,} bytes of such a file"
+            )
         return opened.read(size)  # read(most) would allocate `most` bytes first
 
 
@@ -212,12 +214,14 @@ def claim_output(path: Path, suffix: str, *, force: bool | None = False, flag: s
     with friendly_os_errors(f"write {path}"):
         mode = path.lstat().st_mode if os.path.lexists(path) else None
     if mode is not None and stat.S_ISLNK(mode):
-        raise InputError(f"{path} is a link, and headcount does not write through links", f"remove it, or {rename}")
+        raise InputError(
+            f"{path} is a symbolic link, and headcount does not write through links", f"remove it, or {rename}"
+        )
     if mode is not None and not stat.S_ISREG(mode):
         raise _not_a_file(path, mode)
     if mode is not None and not force and not _is_marked(path):
         advice = rename if force is None else f"{rename}, or give --force to replace the file"
-        raise InputError(f"{path} exists, and headcount did not write it", advice)
+        raise InputError(f"{path} exists, and headcount replaces only files that it wrote", advice)
     require_writable(path.parent)
 
 

@@ -37,7 +37,10 @@ class HeadSite:
     def __post_init__(self) -> None:
         if (self.stack, self.kind) not in _LETTERS:
             known = ", ".join(".N.".join(site) for site in _LETTERS)
-            raise InputError(f"no attention block '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
+            raise InputError(
+                f"there is no attention block with the name '{self.stack}.{self.layer}.{self.kind}'",
+                f"names have one of these forms, where N is the number of the layer: {known}",
+            )
 
     def __str__(self) -> str:
         return f"{self.stack}.{self.layer}.{self.kind}"

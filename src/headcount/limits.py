@@ -40,6 +40,8 @@ SEARCH_SECONDS = 20.0
 """Default time in seconds for which `verify` searches for wrong answers of a model that cannot be proved right."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Default lengths of sequences at which `stretch` measures a classifier."""
+ANSWER_LENGTHS = (5, 10, 20, 50, 100, 200, 500, 1000)
+"""Default lengths at which `stretch` measures a model that answers token by token, such as digits of operands."""
 N_STRETCH, N_STRETCH_LONG, LONG = 1000, 200, 1024
 """Default numbers of examples of `stretch` per length and kind of negative: up to the length LONG, and beyond it."""
 SIGNIFICANT = 0.05

@@ -15,7 +15,7 @@ Other packages add parts with entry points, in a group named after the registry:
     spiral = "my_package.spiral:Spiral"
 
 >>> Registry("headcount.tasks").names(), Registry("headcount.models.poolings").names()[:2]
-(('addition', 'sortedness'), ('max', 'min'))
+(('addition', 'addition-long', 'sortedness'), ('max', 'min'))
 """
 
 import ast
@@ -67,7 +67,8 @@ def _loaders(home: str) -> dict[str, Callable[[], Any]]:
     for entry_point in entry_points(group=group):
         if entry_point.name in own:
             raise InputError(
-                f"two parts have the name {entry_point.name!r}; one of them is {entry_point.value}, of another package",
+                f"the name {entry_point.name!r} is taken already; it is also the name of {entry_point.value}, from "
+                "another package",
                 f"choose another name in that package's entry points, group {group!r}",
             )
         own[entry_point.name] = entry_point.load
@@ -79,7 +80,7 @@ def _entries(module: str, file: str) -> list[str]:
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
             return [ast.literal_eval(key) for key in node.value.keys if key is not None]
-    raise LookupError(f"{module} must define a dictionary PARTS, annotated with its type")
+    raise LookupError(f"the module {module} must define a dictionary with the name PARTS and a type annotation")
 
 
 def _load(module: str, entry: str | None = None) -> Any:
@@ -87,6 +88,7 @@ def _load(module: str, entry: str | None = None) -> Any:
     if entry is None and not hasattr(home, "PART"):
         file = f"{module.rpartition('.')[2]}.py"
         raise InputError(
-            f"{module} defines no PART", f"end {file} with PART = ..., as the other files of its folder do"
+            f"the module {module} defines no variable PART, which holds what the module adds to headcount",
+            f"end {file} with PART = ..., as the other files in its folder do",
         )
     return home.PART if entry is None else home.PARTS[entry]

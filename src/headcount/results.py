@@ -92,7 +92,8 @@ class Result:
             pandas = import_module("pandas")
         except ImportError as error:
             raise InputError(
-                "to_frame() needs pandas", "install it with pip install pandas, or call to_rows()"
+                "to_frame() needs pandas, which is not installed",
+                "install it with pip install pandas, or call to_rows()",
             ) from error
         return pandas.DataFrame(self.to_rows())
 
@@ -137,13 +138,16 @@ class Result:
         try:
             data = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
-            raise ResultError(f"{source} is not a {cls.__name__} but {text[:40]!r}", again) from error
+            raise ResultError(
+                f"{source} does not hold a result of the type {cls.__name__}, but {text[:40]!r}", again
+            ) from error
         digests = data.pop("digests", None)
         changed = list(_changed(data, digests))
         name, schema = data.pop("type", None), data.pop("schema", None)
         if (name, schema) != (cls.__name__, cls.SCHEMA):
             raise InputError(
-                f"{source} is not a {cls.__name__} of version {cls.SCHEMA} but {name} of version {schema}",
+                f"{source} does not hold a {cls.__name__} of format version {cls.SCHEMA}, but {name} of version "
+                f"{schema}",
                 "measure it again with this version of headcount",
             )
         try:

@@ -54,9 +54,11 @@ class Proportion:
     def of(cls, correct: int, n: int, confidence: float = 0.95) -> Proportion:
         """Return the proportion `correct` / `n` with its confidence interval."""
         if not 0 <= correct <= n or n == 0:
-            raise ValueError(f"correct must be from 0 to n, and n at least 1, got correct = {correct} and n = {n}")
+            raise ValueError(
+                f"the number correct must be from 0 to n, and n at least 1, got correct = {correct} and n = {n}"
+            )
         if not 0 < confidence < 1:
-            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
+            raise ValueError(f"confidence must be above 0 and below 1, got {confidence}")
         z = float(scipy.special.ndtri(0.5 + confidence / 2))
         rate = correct / n
         centre = (rate + z * z / (2 * n)) / (1 + z * z / n)

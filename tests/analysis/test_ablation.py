@@ -185,7 +185,7 @@ def test_what_cannot_be_ablated_is_an_error(experiment: Experiment, monkeypatch:
     attention = copy.layers[0].self_attention.attention
     bypass = type("Bypass", (type(attention),), {"forward": lambda self, x, *rest, **how: x.tanh()})
     attention.__class__ = bypass
-    with pytest.raises(InstrumentError, match="called 0 times inside the context"):
+    with pytest.raises(InstrumentError, match="called 0 times inside the `with` block"):
         ablate(replace(experiment, model=copy, sites=type(experiment.sites).of(copy)), ("zero",))
 
 

@@ -277,7 +277,7 @@ def test_faults_are_told() -> None:
         text = TokenizedText(inputs, **({"tokens": tokens_of("t5")} | changes))
         return attention_summary("t5", "digest", wrapped, wrapped.head_sites, text)
 
-    with pytest.raises(InputError, match="got 3 rows"):
+    with pytest.raises(InputError, match="got a batch of 3 rows"):
         look(hub.inputs_of("t5"))
     with pytest.raises(InputError, match=r"encoder.0.self has 7 queries and 7 keys.*\{'decoder': 5\}"):
         look(tokens={"decoder": ["a"] * hub.FED})

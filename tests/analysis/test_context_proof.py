@@ -276,7 +276,7 @@ def test_a_table_that_whole_sequences_contradict_gives_no_certificate(
     proved_sorter: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_proof, "lead_table", lambda *given: lead_table(*given) + np.float32(0.1))
-    with pytest.raises(CheckFailed, match="logits of whole sequences differ by 0.1 from"):  # noqa: RUF043
+    with pytest.raises(CheckFailed, match="logits for whole sequences differ by 0.1 from"):  # noqa: RUF043
         prove(RunModel.of(proved_sorter))
 
 

@@ -80,7 +80,7 @@ def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
 
 
 def test_one_example_tells_nothing_of_errors(tiny_run, untrained):
-    with pytest.raises(InputError, match="raise --n-test"):
+    with pytest.raises(InputError, match="train a model with a larger test set"):
         eval_inputs(untrained(tiny_run, n_test=1))
 
 

@@ -76,8 +76,8 @@ class Walked(Addition):
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda blocks: blocks[:-1], "99 examples, but its domain has 100"),
-        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice, 0\\+0 or one in the same block"),
+        (lambda blocks: blocks[:-1], "99 examples, but states that it has 100"),
+        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice, 0\\+0 or one that it listed"),
         (lambda blocks: [*blocks[:-1], np.repeat(blocks[-1], 2, axis=0)], "twice"),
     ],
 )
@@ -123,12 +123,12 @@ def test_numbers_that_are_none_get_no_certificate(tiny_run):
 
 def test_a_domain_too_large_to_walk(tiny_run, tiny):
     task, model = build(RunConfig.build("addition", **tiny | {"digits": 5}))
-    with pytest.raises(InputError, match=r"8,100,000,000 examples are too many(.|\n)*headcount verify"):
+    with pytest.raises(InputError, match=r"has 8,100,000,000 examples, but only(.|\n)*headcount verify"):
         verify(dataclasses.replace(tiny_run, task=task, model=model))
 
 
 def test_a_domain_without_end(tiny_sorter):
-    with pytest.raises(InputError, match=r"infinitely many examples are too many(.|\n)*headcount verify"):
+    with pytest.raises(InputError, match=r"has infinitely many examples, but only(.|\n)*headcount verify"):
         verify(tiny_sorter)
 
 

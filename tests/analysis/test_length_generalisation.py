@@ -335,7 +335,7 @@ def test_no_batch_is_smaller_than_one(tiny_sorter, batch_size):
 
 
 def test_a_model_that_writes_its_answers_cannot_be_stretched(tiny_run):
-    with pytest.raises(InputError, match=r"only a classifier can be measured at other lengths"):
+    with pytest.raises(InputError, match=r"only a classifier can be measured at several sequence lengths"):
         stretch(tiny_run)
 
 

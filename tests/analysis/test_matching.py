@@ -256,4 +256,4 @@ def test_runs_that_cannot_be_compared_are_refused(run, tiny_run, tiny_sorter, un
     with pytest.raises(InputError, match="at most 1,024"):
         match(tiny_sorter, tiny_sorter, 4096)
     matching = match(tiny_sorter, untrained(tiny_sorter, pooling="mean"), 9, effort=NO_NULL)
-    assert (matching.n, matching.data) == (128, "128 of new sequences of length 9, half of them sorted")
+    assert (matching.n, matching.data) == (128, "128 of new sequences of 9 tokens, half of them sorted")

@@ -193,7 +193,7 @@ def test_cross_attention_knows_copies_but_no_places() -> None:
     assert measures["duplicate"].mean(0) == pytest.approx(0.1)
     assert measures["induction"].mean(0) == pytest.approx(0.7)
     assert measures["duplicate"].counted.tolist() == [False, True]
-    with pytest.raises(InputError, match="but the given tokens are"):
+    with pytest.raises(InputError, match="but the numbers of given tokens are"):
         site_measures(HeadSite("decoder", 0, "self"), weights, by_stack)
     with pytest.raises(InputError, match="got a batch of 2 rows"):
         site_measures(HeadSite("decoder", 0, "cross"), weights.repeat(2, 1, 1, 1), by_stack)

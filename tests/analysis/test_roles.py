@@ -153,7 +153,9 @@ def test_faults_are_told() -> None:
     known = "model", "digest", external.model, external.sites
     with pytest.raises(InputError, match="no texts to measure heads on"):
         head_roles(*known, {TEXTS: [], REPEATED: []})
-    with pytest.raises(InputError, match=r"no text has the separator '>'\n  the first text has the tokens: a b c"):
+    with pytest.raises(
+        InputError, match=r"no text contains the separator token '>'\n  the first text has the tokens: a b c"
+    ):
         head_roles(*known, {TEXTS: [text_of("abc")]}, [">"])
     result = head_roles(*known, {TEXTS: [text_of("ab>ba")]}, [">"], n_controls=0)
     assert (result.controls, result.bars, result.separators) == ((), (), (">",))

@@ -565,11 +565,12 @@ def test_ways_that_no_sum_takes_are_left_out() -> None:
 def test_a_range_without_carries_is_refused() -> None:
     model = known.one_carrier(task_of(1, low=0, high=4, n_validation=1, n_test=1))
     with pytest.raises(
-        InputError, match=r"addition task has too few examples that differ in a carry alone\n(.|\n)*wider range"
+        InputError,
+        match=r"the task addition has too few sets of examples that differ only in a carry\n(.|\n)*wider range",
     ):
         routes(model, N)
 
 
 def test_a_task_without_an_event_is_refused() -> None:
-    with pytest.raises(InputError, match="has no event, such as a carry, that heads could move"):
+    with pytest.raises(InputError, match="has no intermediate result, such as a carry, that heads could move"):
         require_event(RunModel.of(load("sample:sortedness")))

@@ -202,14 +202,14 @@ def test_scores_that_do_not_give_the_attention_weights_are_an_error() -> None:
     inputs = next(iter(read_inputs(sorter("t5"), 16).sites.values()))
     weights = inputs.scores.masked_fill(~inputs.visible, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
     inputs.require_weights(weights)
-    with pytest.raises(InstrumentError, match=r"differ from the model's by 0\.001"):
+    with pytest.raises(InstrumentError, match=r"differ from the model's own by 0\.001"):
         inputs.require_weights(weights + 0.001)
 
 
 def test_other_models_and_rotary_encodings_are_refused() -> None:
     with pytest.raises(InputError, match="Rotary rotates queries and keys"):
         require_own(sorter("rotary", random_positions=9))
-    with pytest.raises(InputError, match="weights can be read only in models that headcount trained"):
+    with pytest.raises(InputError, match="the weights of heads can be analysed only in models that headcount trained"):
         require_own(replace(sorter("none"), task=None))
 
 

@@ -138,11 +138,11 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, dtype: torch.dtype) -
         ([], height, "needs its input tensors"),
         (None, height, "needs its input tensors"),
         ([TOKENS, WEIGHTS[:3]], height, "first axis counts the same examples"),
-        ([TOKENS, WEIGHTS], lambda output, rows: output, "one number per example"),
+        ([TOKENS, WEIGHTS], lambda output, rows: output, "one score for each example"),
         (
             [TOKENS, WEIGHTS],
             lambda output, rows: torch.full((len(rows),), math.nan),
-            "the metric gave nan for example 0",
+            "the metric returned nan for example 0",
         ),
     ],
 )
@@ -238,7 +238,7 @@ def test_what_is_harmless_alone_is_asked_of_the_stored_ablation(
     """`ablate` and `prune` answered the same question on other examples: 16 heads and 15."""
     run = load(shutil.copytree(tiny_run.folder.path, tmp_path / "run"))
     asked = list[Ablation | None]()
-    monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)  # hardly trained, it has nothing to lose
+    monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)  # hardly trained, it is hardly better than guessing
     monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *_, ablation, **__: asked.append(ablation))
     for how in ({}, {"n": 10}):
         with pytest.raises(TypeError):  # there is no result to go on with
@@ -263,7 +263,7 @@ def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
 
 def test_a_model_that_has_nothing_to_lose_is_not_searched(tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
-    with pytest.raises(InputError, match="has nothing to lose"):
+    with pytest.raises(InputError, match="is hardly better than guessing"):
         prune_heads(tiny_sorter, n=10, n_orders=1, quiet=True)
 
 

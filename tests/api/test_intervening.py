@@ -200,7 +200,7 @@ def test_resample_takes_the_row_before(gpt2: Any) -> None:
     assert torch.equal(found["L0H1"], clean["L0H1"].roll(1, dims=0))
     assert torch.equal(found["L0H0"], clean["L0H0"])
     assert not torch.equal(found["L1H0"], clean["L1H0"]), "later layers are given something else"
-    with pytest.raises(InputError, match="this pass has one row"), headcount.ablated(gpt2, "L0H1", by="resample"):
+    with pytest.raises(InputError, match="the batch has only one row"), headcount.ablated(gpt2, "L0H1", by="resample"):
         gpt2(PROMPT[:1])
 
 
@@ -292,7 +292,9 @@ def test_a_patch_while_decoding_with_a_cache(gpt2: Any) -> None:
 @pytest.mark.parametrize("shape", [(3, 3, 8), (2, 4, 8), (2, 3, 1), (2, 3, 7), (1, 2, 3, 8)], ids=str)
 def test_a_patch_of_another_shape_is_told_with_both(gpt2: Any, shape: tuple[int, ...]) -> None:
     patches = {"L0H0": torch.zeros(shape)}
-    both = rf"L0H0 has shape \({', '.join(map(str, shape))}\), but the head outputs shape \(2, 3, 8\)"
+    both = (
+        rf"L0H0 has the shape \({', '.join(map(str, shape))}\), but the output of this head has the shape \(2, 3, 8\)"
+    )
     with pytest.raises(InputError, match=both), headcount.patched(gpt2, patches):
         gpt2(PROMPT)
 

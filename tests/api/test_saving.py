@@ -169,5 +169,5 @@ def test_several_runs_in_one_folder_are_kept_apart(runs: list[Run]) -> None:
 
 
 def test_a_bare_module_has_no_place_of_its_own() -> None:
-    with pytest.raises(InputError, match="a bare PyTorch module has no folder for results"):
+    with pytest.raises(InputError, match="the results of a PyTorch module have no folder to be saved in"):
         folder_for(OpenModel("model", "", "", nn.Linear(1, 1), Sites.empty(), None), True)

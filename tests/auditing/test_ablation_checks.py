@@ -98,7 +98,7 @@ class FindsNothing(PlantedAdder):
     ("faulty", "words"),
     [
         (NeverCalls, "decoder.0.self was called 0 times"),
-        (NamesMoreThanTheProjection, "the contributions of its heads and its bias do not sum to its output"),
+        (NamesMoreThanTheProjection, "the contributions of the heads and the bias do not sum to the output"),
     ],
 )
 def test_interventions_that_do_not_act_are_named(faulty: type[PlantedAdder], words: str) -> None:
@@ -177,13 +177,13 @@ def test_a_floor_is_named() -> None:
 def test_what_is_near_a_floor_is_a_warning() -> None:
     found = look("floor", MostlyMute)
     assert found.verdict == "warn"
-    assert "ablating heads can cost at most" in found.finding
+    assert "ablating heads can lower accuracy by at most" in found.finding
 
 
 def test_few_examples_are_a_warning() -> None:
     found = look("floor", PlantedAdder, n=60)
     assert found.verdict == "warn"
-    assert "one example is worth 1.7 points" in found.finding
+    assert "one example is worth 1.7 percentage points" in found.finding
     assert look("floor", Unsorted, n=60).verdict == "warn"
 
 
@@ -293,7 +293,7 @@ def test_an_order_that_holds_is_none_of_its_business() -> None:
 def test_an_order_that_depends_on_the_replacement_is_named() -> None:
     found = look("unstable-ranking", DependsOnTheReplacement)
     assert found.verdict == "warn"
-    assert "depends on the replacement: its rank correlation between zero and mean ablation is -" in found.finding
+    assert "depends on the kind of ablation: its rank correlation between zero and mean ablation is -" in found.finding
 
 
 def test_an_order_that_depends_on_the_examples_is_named() -> None:

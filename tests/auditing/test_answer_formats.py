@@ -75,7 +75,10 @@ FORMATS = {
 def test_the_format_that_fits_is_named(adapter: type[Adapter], words: str) -> None:
     found = look("guessing-loss", adapter)
     assert found.verdict == "fail"
-    assert "the model is sure of wrong answers, so encode() writes a format it was not trained on" in found.finding
+    assert (
+        "the model is confident in wrong answers, so encode() seems to write a format that the model was not trained on"
+        in found.finding
+    )
     assert words in found.finding
     assert "nothing was learned" not in found.finding
     assert audit(adapter, 200).causes[0] == "HC304"
@@ -93,8 +96,10 @@ class OtherIds(PlantedAdder):
 
 def test_where_no_format_fits_that_is_said() -> None:
     found = look("guessing-loss", OtherIds)
-    assert found.finding.endswith("zero-filled, unfilled and reversed answers do not fit either")
-    assert "sure of wrong answers" in found.finding
+    assert found.finding.endswith(
+        "answers with leading zeros, without leading zeros or in reversed order do not fit either"
+    )
+    assert "confident in wrong answers" in found.finding
 
 
 class DecodesFilled(UnfilledHere):

@@ -88,9 +88,9 @@ class GoesOn(Styled):
 
 
 FAULTS = {
-    NeverZero: ("HC102", "0 is never output"),
-    NeverFive: ("HC102", "5 is never output"),
-    LabelsWithoutZero: ("HC102", "0 is never output"),
+    NeverZero: ("HC102", "the model never outputs 0"),
+    NeverFive: ("HC102", "the model never outputs 5"),
+    LabelsWithoutZero: ("HC102", "the model never outputs 0"),
     FirstIsConstant: ("HC101", "digit is 1 in"),
     LastIsConstant: ("HC101", "digit is 7 in"),
     ReturnsTheStart: ("HC103", "one place late"),
@@ -161,7 +161,7 @@ def test_a_trained_adder_that_never_outputs_zero_is_found(without_zero: External
     found = run_check(check, seen)
     n_zeros = sum(seen.task.answer(example).count("0") for example in seen.examples)
     assert found.verdict == "fail"
-    assert found.finding.startswith(f"0 is never output: 0 times at {n_zeros} places where it is right")
+    assert found.finding.startswith(f"the model never outputs 0: 0 times at the {n_zeros} places of answers")
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == seen.right).mean() > 0.98
 
@@ -169,7 +169,7 @@ def test_a_trained_adder_that_never_outputs_zero_is_found(without_zero: External
 def test_evaluate_names_the_digit_and_no_carry(without_zero: ExternalModel) -> None:
     found = headcount.evaluate(without_zero)
     assert isinstance(found, Evaluation)
-    assert found.audit.startswith("0 is never output")
+    assert found.audit.startswith("the model never outputs 0")
     wrong = [each for each in found.wrong if "0" in each.right.lstrip("0")]
     assert {each.explanation for each in wrong} == {"explained by HC102 (never output)"}
     hundreds = found.digits[0].free_running

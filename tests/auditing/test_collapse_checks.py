@@ -81,7 +81,7 @@ class DoesNotDecode(PlantedAdder):
 
 def test_one_class_for_everything_is_named_with_the_share_that_it_leaves() -> None:
     found = look("one-answer", sorter(AlwaysSorted))
-    assert found.finding == "the model gives the answer sorted to 400 of 400 examples, and it is right for 200"
+    assert found.finding == "the model gives the answer sorted to 400 of 400 examples, and this answer is right for 200"
     assert (found.verdict, found.evidence["predicted"], found.evidence["measured"]) == (FAIL, 0.5, 0.5)
 
 
@@ -166,7 +166,7 @@ class SixteenPositions(OrderModel):
 def test_one_answer_beyond_the_range_is_a_warning_with_the_length_where_it_begins() -> None:
     found = look("one-answer-beyond", sorter(UnsortedBeyond))
     assert (found.verdict, found.evidence["begins_at"]) == (WARN, 32)
-    assert "training lengths, 8 to 16" in found.finding
+    assert "at lengths beyond those of training (8 to 16)" in found.finding
     assert "unsorted at 32, unsorted at 64, unsorted at 128" in found.finding
     assert look("one-answer-beyond", sorter(UnsortedFarBeyond)).evidence["lengths"] == "64, 128"
     assert "sorted at 32" in look("one-answer-beyond", sorter(SortedBeyond)).finding

@@ -122,7 +122,7 @@ def test_the_same_sum_twice_and_the_swap_of_another() -> None:
     found = look_at("duplicates", of)
     assert (found.verdict, found.evidence["again"], found.evidence["swapped"]) == ("warn", 3, 2)
     assert before == 400
-    assert "400 of 405 test examples are different" in found.finding
+    assert "only 400 of 405 test examples are distinct" in found.finding
 
 
 def test_a_sequence_and_its_reverse_are_two_examples() -> None:
@@ -224,7 +224,7 @@ def test_a_claim_that_so_few_examples_cannot_tell_from_what_is_measured() -> Non
     assert (found.verdict, found.evidence["measured"]) == ("warn", 0.97)
     assert found.evidence["needed"] == 1873
     assert "the measured accuracy is 97.00 % of 400 and the claimed one 98.00 %, 1.0 points apart" in found.finding
-    assert "about 1,873 examples would decide" in found.finding
+    assert "about 1,873 examples would tell them apart" in found.finding
 
 
 @pytest.mark.parametrize("adapter", [ClaimsTheSame, ClaimsMuchMore, WrongOnTwelve])

@@ -157,7 +157,7 @@ def has(token: int, adapter: type[Adapter] = PlantedAdder) -> np.ndarray:
 def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type[Adapter]) -> None:
     found = look("never-output", adapter)
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "0")
-    assert found.finding.startswith("0 is never output: 0 times at ")
+    assert found.finding.startswith("the model never outputs 0: 0 times at ")
     assert "consistent with a loss that ignores" in found.cause
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == ~has(0)).all()
@@ -167,7 +167,7 @@ def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type
 def test_any_digit_may_be_ignored() -> None:
     found = look("HC102", IgnoresFive)
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "5")
-    assert audit(IgnoresFive).summary.startswith("5 is never output")
+    assert audit(IgnoresFive).summary.startswith("the model never outputs 5")
 
 
 class NoStartNoZero(IgnoresZero):
@@ -291,7 +291,7 @@ def test_answers_that_are_moved_are_named(adapter: type[Adapter], move: str) -> 
     assert (found.verdict, found.evidence["move"]) == ("fail", move)
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == observed(adapter).right).mean() > 0.95
-    assert f" are the right ones {move}, such as " in audit(adapter).summary
+    assert f" of these are the right answer {move}, such as " in audit(adapter).summary
 
 
 # --- started from a wrong token ---------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_a_start_that_explains_what_is_decoded_is_named(adapter: type[Adapter], 
     assert found.right_despite_fault is not None
     assert (found.right_despite_fault == observed(adapter).right).all()
     assert ("or one of 1 that do the same" in found.finding) == (adapter is FromPadding), "3 is as good as 12"
-    written = f"wrong decoded answers are what the decoder writes if it starts from the token {start} "
+    written = f"wrong answers of generate() appear again if the decoder starts from the token {start} "
     assert written in audit(adapter).summary
 
 

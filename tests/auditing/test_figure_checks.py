@@ -60,7 +60,9 @@ def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> ty
 def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
     found = look("impossible-share", claiming(share))
     assert found.verdict == "warn"
-    assert found.finding.startswith(f"the author's figure of {share!r} cannot be a count out of 2,000 examples: ")
+    assert found.finding.startswith(
+        f"the author's reported accuracy of {share!r} cannot be a number of right answers out of 2,000 examples: "
+    )
     assert words in found.cause
 
 
@@ -68,8 +70,8 @@ def test_less_than_one_example_is_named() -> None:
     """0.0015 % of 2,000."""
     found = look("impossible-share", claiming(0.000015))
     assert found.finding == (
-        "the author's figure of 1.5e-05 cannot be a count out of 2,000 examples: it is less than one example, which is "
-        "worth 0.0005"
+        "the author's reported accuracy of 1.5e-05 cannot be a number of right answers out of 2,000 examples: it is "
+        "less than one example, which is worth 0.0005"
     )
 
 
@@ -79,7 +81,8 @@ def test_the_nearest_counts_are_told() -> None:
 
 def test_a_percentage_is_named() -> None:
     assert (
-        look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is not between 0 and 1"
+        look("impossible-share", claiming(98.5)).finding
+        == "the author's reported accuracy is 98.5, which is not between 0 and 1"
     )
 
 
@@ -195,7 +198,7 @@ def test_a_score_of_the_models_own_answers_is_a_warning() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, "500", 2.5])
 def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
-    with pytest.raises(InputError, match="is not a number of examples"):
+    with pytest.raises(InputError, match="must be a whole number of at least 1"):
         observed(type("Claims", (PlantedAdder,), {"claimed_n": n}))
 
 

@@ -623,7 +623,7 @@ def test_hooks_that_are_there_already_are_refused(gpt2: Any) -> None:
 
 def test_a_context_whose_hooks_are_there_already_is_refused(gpt2: Any) -> None:
     before = trace(gpt2)
-    with pytest.raises(InputError, match=r"registered its hook at .* already before it was entered"):
+    with pytest.raises(InputError, match=r"registered its hook on .* before the context was entered"):
         audit_intervention(gpt2, TEXT, HooksInADict(gpt2), NAMED)
     assert trace(gpt2) == before
 

@@ -102,7 +102,7 @@ def test_logits_that_padding_turns_into_no_numbers() -> None:
 def test_padding_that_moves_logits_is_found_though_no_answer_changes(model: type[OrderModel]) -> None:
     found = look("padding-leaks", sorter(model))
     assert found.verdict == FAIL
-    assert "beside a sequence of length 16 than alone" in found.finding
+    assert "in a batch with a sequence of length 16 than alone" in found.finding
     assert float(found.evidence["moved"] or 0) > 1e-3
 
 
@@ -110,7 +110,7 @@ def test_answers_that_change_are_counted() -> None:
     found = look("padding-leaks", sorter(PaddingIsAStepDown))
     assert found.verdict == FAIL
     assert 20 < int(found.evidence["changed"] or 0) < 64  # the sorted half of 64
-    told = "of 64 shorter sequences have another answer beside a sequence of length 16 than alone"
+    told = "of 64 shorter sequences get another answer in a batch with a sequence of length 16 than alone"
     assert f"{found.evidence['changed']} {told}" in found.finding
 
 
@@ -372,7 +372,7 @@ class DrawsAnswers(SoundAnyLength):
 def test_sums_that_padding_changes() -> None:
     found = look("padding-leaks", LeakyAnyLength)
     assert found.verdict == FAIL
-    assert "16 of 16 questions have another answer beside 41+70 than alone" in found.finding
+    assert "16 of 16 questions get another answer in a batch with 41+70 than alone" in found.finding
     assert look("padding-leaks", SoundAnyLength).verdict == PASS
     assert look("padding-leaks", DrawsAnswers).verdict == PASS
 
@@ -380,14 +380,14 @@ def test_sums_that_padding_changes() -> None:
 def test_operands_that_are_padded_by_themselves_are_no_rows_that_meet() -> None:
     found = look("padding-leaks", LeakyOperands, n=30)  # the shortest of which are 6+19 and others of four characters
     assert found.verdict == FAIL
-    assert " beside 84+28 than alone: " in found.finding
+    assert " in a batch with 84+28 than alone: " in found.finding
     assert "the model reads padding" in found.cause
 
 
 def test_questions_of_one_length_that_change_each_other() -> None:
     found = look("padding-leaks", EndsForAll)
     assert found.verdict == FAIL
-    assert "beside others of their own length" in found.finding
+    assert "in a batch with others of their own length" in found.finding
     assert "ends for all" in found.cause
 
 

@@ -323,7 +323,7 @@ def test_sequences_that_are_cut_off() -> None:
 
 @pytest.mark.parametrize(
     ("past_table", "what"),
-    [("clamp", "place 16 has the vector of place 15"), ("untrained", "did not occur in training")],
+    [("clamp", "position 16 has the vector of position 15"), ("untrained", "did not occur in training")],
 )
 def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
     found = look_at("past-table", untrained(encoding="learned", past_table=past_table))
@@ -400,7 +400,10 @@ def test_positions_that_are_much_weaker_than_tokens(adapter: type[Adapter], posi
     with torch.no_grad():  # by the tables, of which a run tries some tokens only
         by_tables = scale * spread(model.tokens.weight[:100]) / spread(positions(model))
     assert 1 / float(found.evidence["ratio"] or 1) == pytest.approx(by_tables, rel=0.25)
-    assert f"positions are {1 / float(found.evidence['ratio'] or 1):.0f} times weaker than tokens" in found.finding
+    assert (
+        f"depend {1 / float(found.evidence['ratio'] or 1):.0f} times less on the position than on the token"
+        in found.finding
+    )
 
 
 def test_rows_are_not_taken_for_positions() -> None:

@@ -105,7 +105,9 @@ def test_an_adapter_that_returns_the_answers_fails_and_is_the_first_line(adapter
     found = audit(adapter, 200)
     failing = [each for each in found.verdicts if each.id == "HC205"]
     assert [(each.verdict, each.cause) for each in failing] == [("fail", cause)]
-    assert found.summary.startswith("the model outputs the answers that encode() was given: with wrong answers to 32 ")
+    assert found.summary.startswith(
+        "the model outputs the answers that encode() was given: if it is given wrong answers to 32 "
+    )
     assert "32 of 32 outputs are these wrong answers" in found.summary
     assert not found.is_sound
 

@@ -62,8 +62,8 @@ def test_a_line_is_parsed(text: str, subject: str, objects: tuple[str, ...], phr
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "SUBJECT KIND"),
-        ("E0H2", "SUBJECT KIND"),
+        ("", "write a subject and a kind of claim"),
+        ("E0H2", "write a subject and a kind of claim"),
         ("E0H2 caries-the-carry 10s", "did you mean 'carries-the-carry'"),
         ("E0H2 carries-the-event 10s", "did you mean 'carries-the-carry'"),
         ("E0H2 carries-the-carry", "has 0 words"),

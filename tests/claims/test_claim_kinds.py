@@ -95,7 +95,7 @@ def test_what_the_architecture_decides_is_labelled(adder: OpenModel, monkeypatch
     plant_shares(monkeypatch, (1.0, 1.0), (0.3, 0.4), 0.1)
     for subject in ("cross", "cross+E0", "model"):
         whole = judged(adder, f"{subject} carries-the-carry 10s")
-        assert (whole.verdict, "everything" in whole.by_construction) == ("supported", True)
+        assert (whole.verdict, "they move all of it" in whole.by_construction) == ("supported", True)
     part = judged(adder, "X0 carries-the-carry 10s")
     assert (part.verdict, part.by_construction) == ("undecided", "")
     plant_shares(monkeypatch, (0.0, 0.0), (0.0, 0.0), 1.0)
@@ -108,7 +108,7 @@ def test_what_the_architecture_decides_is_labelled(adder: OpenModel, monkeypatch
 
 def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=19)
-    assert "the model answers all four right" in judged(adder, "E0H2 carries-the-carry 10s").reason
+    assert "the model is right on all four examples in" in judged(adder, "E0H2 carries-the-carry 10s").reason
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=50)
     assert "fewer than 100 sets of four" in judged(adder, "E0H2 carries-the-carry 10s").note
     plant_shares(monkeypatch, (0.9, 0.95), (0, 0), 1.0, n=100)
@@ -119,8 +119,8 @@ def test_few_right_quartets_are_not_judged_or_noted(adder: OpenModel, monkeypatc
     ("place", "why"),
     [
         ("11s", "did you mean '10s'"),
-        ("10s>1s", "into which a carry goes"),
-        ("1s", "into which a carry goes"),
+        ("10s>1s", "that receives a carry"),
+        ("1s", "that receives a carry"),
     ],
 )
 def test_a_place_without_the_event_is_not_judged(adder: OpenModel, place: str, why: str) -> None:
@@ -353,10 +353,14 @@ def test_every_head_of_a_group_must_have_the_pattern(adder: OpenModel, monkeypat
 def test_a_target_that_the_task_does_not_have_is_not_judged(adder: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_weight(monkeypatch, adder, "operator", 0.6, 0.1)
     assert "the head can attend to: operator" in judged(adder, "E0H1 aligns-columns").reason
-    assert "induction is measured on texts, and sample:addition has a task" in judged(adder, "E0H1 induction").reason
+    assert (
+        "induction is measured on texts, but sample:addition is measured on examples of its task"
+        in judged(adder, "E0H1 induction").reason
+    )
     untasked = judged(replace(adder, task=None), "E0H1 aligns-columns").reason
     assert untasked.endswith(
-        "has no task; without a task, these kinds of claims can be judged: duplicate-token, induction, previous-token"
+        "has no task of headcount; without a task, these kinds of claims can be judged: "
+        "duplicate-token, induction, previous-token"
     )
 
 

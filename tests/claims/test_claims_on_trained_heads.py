@@ -164,8 +164,8 @@ def test_the_command_line_on_a_model_without_a_task(
     assert (result["verdict"], len(result["evidence"])) == ("supported", HEADS + 1)
     for text, reason in (
         ("L1 induction", "examples to measure it on must be given"),
-        ("L1 aligns-columns", "names no task; patterns without a task: duplicate-token, induction, previous-token"),
-        ("L1 carries-the-carry 10s", "has no task whose right answers are known"),
+        ("L1 aligns-columns", "these kinds of claims can be judged: duplicate-token, induction, previous-token"),
+        ("L1 carries-the-carry 10s", "has no task, so the right answers are not known"),
     ):
         assert main(["claim", str(folder), text]) == 2
         assert reason in " ".join(capsys.readouterr().out.split())

@@ -188,7 +188,7 @@ def test_for_people(sorter, tiny_sorter, capsys):
         "resample",
         "zero",
         "gradient",
-        "No head is rated",
+        "No head gets a band of importance",
         "n = 20 (the test set)",
     ):
         assert text in printed.out
@@ -241,7 +241,7 @@ def test_sums_have_no_lengths(adder, capsys):
 
 def test_a_run_that_is_not_there(in_tmp, capsys):
     assert main(["ablate", "runs/none"]) == 2
-    assert "no run and no model in runs/none" in capsys.readouterr().err
+    assert "there is no model in runs/none" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 

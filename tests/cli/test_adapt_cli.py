@@ -173,7 +173,10 @@ def test_a_function_that_makes_the_model(net, in_tmp, capsys):
 
 
 def test_a_function_that_makes_something_else(net, capsys):
-    assert "make_nothing() fails: it returns int, no torch.nn.Module" in told(capsys, f"{net}:make_nothing")["notes"][0]
+    assert (
+        "make_nothing() fails: it returns int instead of a torch.nn.Module"
+        in told(capsys, f"{net}:make_nothing")["notes"][0]
+    )
     assert main(["adapt", f"{net}:Nobody", "-o", "b.py"]) == 2
     assert "it has: Positions, Net, make_net" in capsys.readouterr().err
 

@@ -101,7 +101,7 @@ def test_a_course_is_one_table(course: str, capsys: pytest.CaptureFixture[str]) 
     by_name = {Path(each["name"].rpartition(":")[0]).parent.name: each for each in found["models"]}
     assert by_name["ivan"]["audit"] is None
     assert "nothing_of_that_name" in by_name["ivan"]["error"]
-    assert found["summary"][0] == "9 submissions: 2 sound, 6 with faults, 1 broken"
+    assert found["summary"][0] == "9 submissions: 2 sound, 6 with faults, 1 that cannot be run"
     assert found["summary"][2] == "most common reasons why submissions cannot be run: ModuleNotFoundError: 1"
     for name, (_, _, expected) in COURSE.items():
         audit = by_name[name]["audit"]
@@ -143,7 +143,7 @@ def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: py
     printed, told = capsys.readouterr()
     assert "no adapter.py in submissions/carol, submissions/dave" in told, "who handed in nothing is said"
     assert printed.startswith(
-        "3 submissions: 1 sound, 1 with faults, 1 broken\nmost common faults: HC101 (constant place): 1"
+        "3 submissions: 1 sound, 1 with faults, 1 that cannot be run\nmost common faults: HC101 (constant place): 1"
     )
     names = ["_summary.md", "alice.md", "bob.md", "ivan.md"]
     files = {file.name: file.read_text() for file in sorted(Path("feedback").iterdir())}
@@ -164,7 +164,7 @@ def test_every_student_gets_a_file_with_only_what_to_fix(course: str, capsys: py
     Path("feedback/bob.md").write_text("what I told Bob\n")
     capsys.readouterr()
     assert main(asked) == 2
-    assert "headcount did not write it" in capsys.readouterr().err
+    assert "headcount replaces only files that it wrote" in capsys.readouterr().err
     assert Path("feedback/bob.md").read_text() == "what I told Bob\n"
 
 
@@ -198,7 +198,7 @@ def test_a_check_can_be_ignored_with_a_reason(course: str, capsys: pytest.Captur
 def test_a_sound_sample_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sample:addition", "--n", "200", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Nothing found: ")
+    assert out.startswith("No known mistake found: ")
     assert "HC101" in out
     assert "runs/sample-addition/results/audit-n200.md" in out
 

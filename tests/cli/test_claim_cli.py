@@ -62,7 +62,7 @@ def test_an_undecided_claim_says_what_would_decide_it(capsys: pytest.CaptureFixt
     assert n == (n[0], n[0])
     again = printed(capsys, "claim", "sample:addition", "D1", "prunable-together", "--n", n[0], code=0)
     assert again.startswith("Supported: ")
-    assert "A control fails: outputs of these heads from random examples" in printed(
+    assert "A control fails: with outputs of these heads from random examples" in printed(
         capsys, "claim", "sample:addition", "encoder carries-the-carry 10s", "--n", "150", code=0
     )
 

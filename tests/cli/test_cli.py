@@ -153,7 +153,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_to_do(in_tmp, capsys):
     assert main(["train", "addition", "--head", "7"]) == 2
     assert "headcount train addition has no option '--head'" in capsys.readouterr().err
     assert main(["verify", "runs/none"]) == 2
-    assert "no run and no model in runs/none" in capsys.readouterr().err
+    assert "there is no model in runs/none" in capsys.readouterr().err
     assert main(["predict", "sample:subtraction", "1+1"]) == 2
     assert "addition" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
@@ -182,7 +182,7 @@ def test_names_are_printed_as_they_are_and_open_again(name, tiny, in_tmp, capsys
 def test_a_name_that_means_a_packaged_run_is_refused_before_the_training(tiny, in_tmp, capsys):
     for arguments in (["train", "addition", *flags(tiny)], ["lab"], ["prune", "sample:addition", "--heads", "E0H1"]):
         assert main([*arguments, "-o", "sample:mine", "--quiet"]) == 2
-        assert "means a run that comes with the package" in capsys.readouterr().err
+        assert "it means a trained model that comes with headcount" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 

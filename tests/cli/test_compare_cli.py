@@ -192,7 +192,7 @@ def test_studies_that_have_hardly_begun(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"the study mine has 0 of 6 runs trained(.|\n)*headcount study mine"):
         headcount.compare_runs([folder])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"has no runs in the working directory(.|\n)*headcount study heads"):
+    with pytest.raises(InputError, match=r"has no trained models in the working directory(.|\n)*headcount study heads"):
         headcount.compare_runs(["heads"])
     with pytest.raises(InputError, match="chooses a part of a study"):
         headcount.compare_runs([runs], part="sorting")

@@ -161,7 +161,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
     "an empty text": (["heads", "model", "--on", " "], "empty text"),
     "measured": (["heads", "model", "--stats", "--match", "model"], "give texts: --on"),
-    "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "--norm-weighted needs a run"),
+    "norms": (
+        ["heads", "model", "--on", "a cat", "--norm-weighted"],
+        "--norm-weighted needs a model that headcount trained",
+    ),
     "on average": (["heads", "model", "--all-test"], 'or look at a text: --on "a text"'),
     "positions": (["positions", "model"], "write an adapter"),
 }
@@ -185,7 +188,7 @@ def test_what_cannot_be_is_told_and_nothing_is_written(
 def test_what_needs_a_task_says_so(model: str, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, model]) == 2
     predicted = capsys.readouterr().err
-    assert f"error: {model} has no task whose right answers are known" in predicted
+    assert f"error: {model} has no task, so the right answers are not known" in predicted
     assert f"headcount ablate {model} --data FILE" in predicted
 
 

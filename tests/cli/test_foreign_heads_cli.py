@@ -394,4 +394,4 @@ def test_an_adapter_without_a_task_is_told_to_name_one(capsys: pytest.CaptureFix
         assert main(["heads", "mine.py:Taskless", verb]) == 2
         assert 'task = "addition"' in capsys.readouterr().err
     assert main(["heads", SORTER, "--stats", "--norm-weighted"]) == 2
-    assert "--norm-weighted needs a run" in capsys.readouterr().err
+    assert "--norm-weighted needs a model that headcount trained" in capsys.readouterr().err

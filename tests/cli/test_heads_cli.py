@@ -57,9 +57,9 @@ def test_statistics_of_the_sample(in_tmp, capsys, monkeypatch):
 def test_statistics_for_people(tiny_sorter, capsys):
     assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
     predicted = capsys.readouterr().out
-    assert "1,000 examples (new sequences of length 9, half of them sorted)" in predicted
+    assert "1,000 examples (new sequences of 9 tokens, half of them sorted)" in predicted
     assert THRESHOLDS.words[1:] in predicted
-    assert "On average, at most 5 % of them get any label" in predicted
+    assert "on average, at most 5.0 % of models that learned nothing get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
     stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)
@@ -78,9 +78,9 @@ def test_statistics_for_people(tiny_sorter, capsys):
         (["--norm-weighted"], "add --on, --all-test or --stats"),
         (["--stats", "--norm-weighted", "--match", "sample:sortedness"], "leave --norm-weighted out, or --match"),
         (["--stats", "--length", "1"], "from 2 to 8,192"),
-        (["--stats", "--match", "sample:addition"], "choose models of one task"),
+        (["--stats", "--match", "sample:addition"], "choose two models of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
-        (["--stats", "--match", "runs/none"], "no run and no model in runs/none"),
+        (["--stats", "--match", "runs/none"], "there is no model in runs/none"),
     ],
 )
 def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):

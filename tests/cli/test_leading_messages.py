@@ -108,14 +108,17 @@ FORWARD = "def forward(self, model, *inputs): "
 DECODING = {
     "texts": (f"{FORWARD}return solve(model, ['1+1'] * len(inputs[0]))", "returned a list of str"),
     "ids": (f"{FORWARD}return model(*inputs).argmax(-1)", "returned whole numbers"),
-    "chosen": (f"{FORWARD}return model(*inputs).amax(-1)", "not one row of logits for each label: [2, 4, token]"),
+    "chosen": (
+        f"{FORWARD}return model(*inputs).amax(-1)",
+        "not one row of logits for each label, which is the shape [2, 4, size of the vocabulary]",
+    ),
     "longer": (f"{FORWARD}return model(*inputs).repeat(1, 2, 1)", "not one row of logits for each label"),
     "unfed": (
         f"{FORWARD}\n        fed = torch.full_like(inputs[1][:, :1], 1)\n"
         "        while fed.shape[1] <= inputs[1].shape[1]:\n"
         "            logits = model(inputs[0], fed)\n            fed = torch.cat([fed, logits[:, -1:].argmax(-1)], 1)\n"
         "        return logits",
-        "gives the same logits whatever answer it is fed",
+        "gives the same logits whatever answer is in the inputs from encode()",
     ),
 }
 

@@ -73,7 +73,7 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_a_known_family_needs_no_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     hub.build("gpt2").save_pretrained("gpt")
     assert main(["adapt", "gpt"]) == 2
-    assert "gpt needs no adapter: headcount knows" in capsys.readouterr().err
+    assert "gpt needs no adapter file: headcount knows" in capsys.readouterr().err
     assert main(["adapt", "gpt", "--checkpoint", "gpt/model.safetensors"]) == 2
     assert "leave --checkpoint out" in capsys.readouterr().err
     assert not Path("my_adapter.py").exists()

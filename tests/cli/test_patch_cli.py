@@ -104,7 +104,7 @@ def test_two_texts_of_a_language_model_equal_plain_hooks() -> None:
     ("arguments", "message"),
     [
         (["sample:addition", "342+125", "342+125"], "have the same answer"),
-        (["sample:addition", "342+125", "348+125", "--at", "9s"], "the head E0H2 has no position '9s'"),
+        (["sample:addition", "342+125", "348+125", "--at", "9s"], "the head E0H2 has no query position '9s'"),
         (["sample:addition", "342+125", "348+125", "--heads", "E0H2,X0H1", "--at", "10s"], "needs heads of one stack"),
         (["sample:addition", "342+125", "348+125", "--heads", "E9H2"], "no head 'encoder.9.self.2'"),
         (["sample:addition", "342+125", "348+125", "--answers", "a", "b"], "for models without a task"),

@@ -178,7 +178,7 @@ def test_lengths_that_cannot_be(sorter, in_tmp, arguments, capsys):
 @pytest.mark.usefixtures("_never_searched")
 def test_a_model_that_has_nothing_to_lose(sorter, in_tmp, capsys):
     assert main(["prune", sorter, "-o", "small", "--quiet"]) == 2
-    assert "choose a more accurate model or length" in capsys.readouterr().err
+    assert "choose a more accurate model, or a sequence length" in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
 
 

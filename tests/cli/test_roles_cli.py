@@ -83,7 +83,7 @@ def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--stats", "--all-test"], "cannot be combined with --all-test or --head"),
         (["--stats", "--head", "L0H1"], "cannot be combined with --all-test or --head"),
         (["--stats", "--length", "9"], "need a model with a task"),
-        (["--stats", "--on", "a text", "--separator", "|"], "no text has the separator '|'"),
+        (["--stats", "--on", "a text", "--separator", "|"], "no text contains the separator token '|'"),
         (["--stats", "--data", "missing.txt"], "missing.txt"),
     ],
 )

@@ -51,7 +51,7 @@ def test_several_models_in_python(in_tmp: Path) -> None:
 
 
 def test_models_without_an_event_are_refused_before_anything_is_measured(tiny_run: Run, tiny_sorter: Run) -> None:
-    with pytest.raises(InputError, match="the task sortedness has no event"):
+    with pytest.raises(InputError, match="the task sortedness has no intermediate result"):
         api.routes_all([tiny_run, tiny_sorter], n=N)
     with pytest.raises(InputError, match="no model was given"):
         api.routes_all([])

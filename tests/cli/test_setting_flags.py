@@ -33,7 +33,8 @@ def test_every_setting_has_its_help(task: str) -> None:
         "{pre,post}",
         "NAME,...",
     )
-    assert flags["window"].startswith("Largest distance between a query and the keys that it sees")
+    what = "difference of position ids" if task == "addition-long" else "distance"
+    assert flags["window"].startswith(f"Largest {what} between a query and the keys that it sees")
     assert flags["pruned"] == "Names of the heads that are cut out, such as E0H1,X1H2."
 
 

@@ -191,7 +191,7 @@ def test_stretches_that_cannot_be_are_exit_code_2(run, arguments, capsys):
 
 def test_an_adder_cannot_be_stretched(in_tmp, capsys):
     assert main(["stretch", "sample:addition", "--quiet"]) == 2
-    assert "only a classifier can be measured at other lengths" in capsys.readouterr().err
+    assert "only a classifier can be measured at several sequence lengths" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,15 +30,15 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "other columns": (
         "bert",
         "phrase\tclass\nA cat\t1\n",
-        r"no format has the columns of .* \(phrase, class\)[\s\S]*text and label",
+        r"the columns of .* \(phrase, class\) fit none of the known formats[\s\S]*text and label",
     ),
     "a column short": ("bert alone", "first\tscore\nA cat\t1\n", r"the columns of .* \(first, score\)"),
     "no labels": (classifier, "text\tkind\nA cat\t1\n", "BertForSequenceClassification outputs no tokens"),
     "ragged": (classifier, "text\tlabel\na cat\tcat\na dog\n", r"line 3 of .* has 1 cells, but the header has 2"),
     "ragged after a gap": (classifier, "text\tlabel\na\tcat\n\nb\tdog\textra\n", r"line 4 of .* has 3 cells"),
     "an empty cell": (classifier, "text\tlabel\na\tcat\n \tdog\n", r"line 3 of .* has an empty cell"),
-    "one example": (classifier, "text\tlabel\na cat\tcat\n", "has 1 examples"),
-    "a header alone": (classifier, "text\tlabel\n", "has 0 examples"),
+    "one example": (classifier, "text\tlabel\na cat\tcat\n", "has too few examples: 1"),
+    "a header alone": (classifier, "text\tlabel\n", "has too few examples: 0"),
     "no such class": (
         classifier,
         "text\tlabel\na\tcat\nb\tfish\n",
@@ -67,8 +67,12 @@ WRONG: dict[str, tuple[Any, str, str]] = {
         "encoder-dec",
     ),
     "pairs for an encoder-decoder": (lambda: bart(transformers.BartModel), PAIRS, "encoder-decoder"),
-    "answers of an encoder": ("bert", ANSWERS, "BertForMaskedLM is no encoder-decoder"),
-    "answers of a headless model": (lambda: bart(transformers.BartModel), ANSWERS, "BartModel outputs no tokens"),
+    "answers of an encoder": ("bert", ANSWERS, "need an encoder-decoder, and BertForMaskedLM is none"),
+    "answers of a headless model": (
+        lambda: bart(transformers.BartModel),
+        ANSWERS,
+        "BartModel has no head that predicts tokens",
+    ),
 }
 
 
@@ -140,7 +144,7 @@ def test_a_model_without_a_tokenizer_or_a_question() -> None:
         InputError, match=r"model has no task, so examples to measure it on must be given\s+add --data FILE"
     ):
         ablate_heads("model", quiet=True)
-    with pytest.raises(InputError, match="cannot be measured on ndarray"):
+    with pytest.raises(InputError, match="cannot be measured on data of the type ndarray"):
         ablate_heads("model", torch.zeros(2).numpy(), quiet=True)
     made = ExternalModel.of(load_model("model"), texts.tokenizer("$A"))
     assert dataset_of(made, "data.txt").data.endswith("loss of the next token")

@@ -261,7 +261,7 @@ def test_an_adapter_and_a_run_have_examples_of_their_own(in_tmp: Path) -> None:
     with pytest.raises(InputError, match="name the file"):
         ablate_heads("sample:addition", lines=True, quiet=True)
     adder = Path(__file__).parents[1] / "foreign_adder" / "adder_adapter.py"
-    with pytest.raises(InputError, match="its adapter's examples"):
+    with pytest.raises(InputError, match="on the examples of its own task or of data"):
         ablate_heads(f"{adder}:Adder", "lines.txt", lines=True, quiet=True)
 
 

@@ -74,7 +74,7 @@ def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytes
     """A tokenizer takes a hundred times the memory of the text that it is given."""
     monkeypatch.setattr("headcount.data.tables.MOST_CELL", 1000)
     with pytest.raises(
-        InputError, match=rf"line 3 of .*{name}: text holds 1,20\d characters; a cell may hold at most 1,000"
+        InputError, match=rf"line 3 of .*{name}: the cell in the column text holds 1,20\d characters, but at most 1,000"
     ):
         read_table(file(name, text.format("the old cat " * 100))).rows("text", "label")
     assert len(read_table(file("data.txt", "the old cat " * 100)).texts()[0]) == 1199, "a running text has no cells"
@@ -84,7 +84,7 @@ def test_a_long_cell_is_refused_with_little_memory(file: File) -> None:
     path = file("data.csv", 'text,label\n"' + "the old cat " * 200_000 + '",x\nb,y\n')
     tracemalloc.start()
     with pytest.raises(
-        InputError, match=r"line 2 of .*: text holds 2,400,000 characters; a cell may hold at most 1,048,576"
+        InputError, match=r"line 2 of .*: the cell in the column text holds 2,400,000 characters, but at most 1,048,576"
     ):
         read_table(path).rows("text", "label")
     _, most = tracemalloc.get_traced_memory()
@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "an open quote": (
         "x.csv",
         'text,label\na,b\n"c,d\ne,f\n',
-        r"line 3 of .*x.csv cannot be read as CSV[\s\S]*doubled",
+        r"line 3 of .*x.csv cannot be read as CSV[\s\S]*double the quotes",
     ),
     "a stray quote": ("x.csv", 'text,label\n"a" b,c\n', r"line 2 of .*x.csv cannot be read as CSV"),
     "ragged": (
@@ -156,18 +156,26 @@ WRONG: dict[str, tuple[str, str, str]] = {
         'text,label\n"a\nb",c\nd\n',
         r"line 4 of .*x.csv has 1 cells, but the header has 2[\s\S]*quote",
     ),
-    "empty": ("x.csv", "text,label\na,b\n,c\n", r"line 3 of .*x.csv has an empty cell\s+fill in text, label"),
-    "few": ("x.csv", "text,label\na,b\n", "x.csv has 1 examples"),
+    "empty": (
+        "x.csv",
+        "text,label\na,b\n,c\n",
+        r"line 3 of .*x.csv has an empty cell\s+every row needs a value in each of these columns: text, label",
+    ),
+    "few": ("x.csv", "text,label\na,b\n", "x.csv has too few examples: 1"),
     "no JSON": (
         "x.jsonl",
         '{"text": "a", "label": "b"}\n{"text": \n',
         r"line 2 of .*x.jsonl is not JSON[\s\S]*one object",
     ),
-    "a number": ("x.jsonl", '"a"\n3\n', r"line 2 of .*x.jsonl holds 3, which is neither an object nor a text"),
+    "a number": (
+        "x.jsonl",
+        '"a"\n3\n',
+        r"line 2 of .*x.jsonl holds 3, which is neither a JSON object nor a JSON string",
+    ),
     "a mixture": (
         "x.jsonl",
         '{"text": "a", "label": 1}\n\n"b"\n',
-        r"line 3 of .*x.jsonl holds str, but the lines before it hold dict",
+        r"line 3 of .*x.jsonl holds JSON of the type str, but the lines before it hold dict",
     ),
     "an array": ("x.json", '[\n{"text": "a", "label": 1}\n]\n', "line 1 of .*x.json is not JSON"),
     "missing": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 of .*x.jsonl has an empty cell"),
@@ -175,7 +183,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a list": (
         "x.jsonl",
         '{"text": ["a", "b"], "label": 1}\n',
-        r"line 1 of .*: text holds list \['a', 'b'\]\s+give a text",
+        r"line 1 of .*: the cell in the column text holds \['a', 'b'\], of the type list\s+a cell must hold a text",
     ),
     "nested": ("x.jsonl", "[" * 100_000 + "\n", "line 1 of .*x.jsonl is not JSON"),
 }
@@ -189,7 +197,7 @@ def test_faults_are_told_with_file_and_line(file: File, name: str, text: str, ex
 
 def test_lines_are_for_plain_text(file: File, tmp_path: Path) -> None:
     for path in (file("data.csv", QUOTED), file("data.jsonl", '"a"\n"b"\n'), tmp_path):
-        with pytest.raises(InputError, match=r"is a table already[\s\S]*leave --lines out"):
+        with pytest.raises(InputError, match=r"is a table or a folder[\s\S]*leave --lines out"):
             read_table(TextLines(path))
     with pytest.raises(InputError, match=r"name the file: --data texts\.txt --lines"):
         text_lines(None)
@@ -233,9 +241,12 @@ def test_objects_that_look_like_datasets() -> None:
     assert table.column("label") == ["0", "1", "-1"]
     with pytest.raises(InputError, match="row 2 of the dataset has an empty cell"):
         table.rows("text", "label")
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as data\['test'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]",
+    ):
         read_table(FakeSplits(train=FakeDataset(), test=FakeDataset()))
-    with pytest.raises(InputError, match=r"is a stream[\s\S]*take a part"):
+    with pytest.raises(InputError, match=r"is a streaming dataset[\s\S]*take its first"):
         read_table(FakeStream())
 
 
@@ -259,9 +270,15 @@ def test_datasets_of_the_library_itself(tmp_path: Path) -> None:
         table = read_table(data)
         assert table.rows("text", "label") == list(zip([row[0] for row in ROWS], "0110", strict=True))
         assert table.class_names == {"label": ("n", "p")}
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as data\['test'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"the splits train, test, and none of them was chosen\s+choose one, such as data\['test'\]",
+    ):
         read_table(splits)
-    with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as .*/all/test"):
+    with pytest.raises(
+        InputError,
+        match=r"is divided into the splits train, test, and none of them was chosen\s+choose one, such as .*/all/test",
+    ):
         read_table(tmp_path / "all")
     with pytest.raises(InputError, match="is a stream"):
         read_table(made.to_iterable_dataset())

@@ -51,7 +51,7 @@ def test_how_many_are_redundant() -> None:
     assert "How many heads can be removed together is a different question" in texts(told(one, none))
     assert "it is undecided" not in texts(told(one, none))
     near = effect("D0H0", 0.01)
-    assert "; for D0H0 this is undecided" in texts(told(one, none, near))
+    assert "; for D0H0, this is undecided" in texts(told(one, none, near))
     swapped = [effect(each.head, drop, replacement="resample") for each, drop in ((one, 0.3), (none, 0.5))]
     found = texts(told(*swapped, one, none))
     assert words.format(1, "50.0") in found, "a head that misleads when it is swapped can still be removed"

@@ -41,10 +41,8 @@ def test_what_was_not_measured_is_named_and_another_n_is_shown():
 
 
 def test_the_answers_of_a_classifier_are_counted():
-    assert (
-        "It answers “unsorted” to 50.0 % (95 % CI 46.9-53.1) and “sorted” to 50.0 % (95 % CI 46.9-53.1) of the examples."
-        in sentences(classification())
-    )
+    shares = "“unsorted” to 50.0 % (95 % CI 46.9-53.1) and “sorted” to 50.0 % (95 % CI 46.9-53.1)"
+    assert f"It answers {shares} of the examples." in sentences(classification())
     constant = classification((500, 1000), {"unsorted": (0, 500), "sorted": (500, 500)}, "sorted")
     assert "It answers “sorted” to (nearly) everything" in sentences(constant)[0]
     assert not any("It answers" in text for text in sentences(evaluation()))

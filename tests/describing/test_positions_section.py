@@ -68,7 +68,7 @@ def test_rows_that_were_never_trained_are_counted(shown):
 
 def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
-    assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
+    assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its position table.")
     assert "Training moved the 6 trained rows of the table by 0.30 to 0.80 from their initial values." in texts(made)
     assert "their direction changed (smallest cosine 0.500), so they must have been trained after all" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
@@ -142,7 +142,7 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
     assert cells(made, "positions-m0-0-table")[0] == [
         "encoding",
-        "learned (no built-in structure of the task); acts on embeddings",
+        "learned (no structure built in); acts on embeddings",
     ]
 
 

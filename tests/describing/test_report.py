@@ -98,5 +98,5 @@ def test_a_long_list_of_what_is_left_out_is_one_sentence_first_and_whole_at_the_
     (left_out,) = (block for block in first.blocks if isinstance(block, Commands))
     assert left_out.words == "To save time, this report leaves out a, b, c and 5 more. To measure everything, run:"
     assert left_out.commands == ("headcount report runs/adder --thorough",)
-    (whole,) = (block.text for block in last.blocks if isinstance(block, Paragraph) and "Not measured" in block.text)
+    (whole,) = (block.text for block in last.blocks if isinstance(block, Paragraph) and "not measured" in block.text)
     assert whole.endswith(": a; b; c; d; e; f; g; h.")

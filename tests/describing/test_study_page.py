@@ -130,7 +130,7 @@ def test_the_best_variant_is_undecided_if_others_reach_it() -> None:
     assert "rotary has the highest median accuracy: 95.0 %" in told.text
     (told,) = answer_of(rows_of({"none": (0.5, 0.92, 0.5), "rotary": (0.9, 0.95, 0.99)}), "variants").sentences
     assert not told.is_decided
-    assert "undecided: 1 other variant reaches its values in at least one seed (none)" in told.text
+    assert "undecided whether it is best: 1 other variant reaches its values in at least one seed (none)" in told.text
 
 
 def test_the_page_begins_with_a_card_per_question_and_folds_the_rest() -> None:

@@ -165,7 +165,7 @@ def test_answers_have_their_figures(answers) -> None:
     text, _ = answers
     trained = answer_to(text, "Training, learned.")
     assert trained.startswith("On the test set, 990 of 1,000 right (99.0 %, CI 98.2-99.5). Training took")
-    assert "2,000 steps in 83 s; final loss: 0.013 (training) and 0.034 (validation)" in answer_to(text, "Training.")
+    assert "2,000 steps in 83 s; loss: 0.013 (training) and 0.034 (validation)" in answer_to(text, "Training.")
     ranked = answer_to(text, "Ablation and ranking.")
     assert ranked.startswith(
         "E0H0 is the most important head: removing it costs 33.0 points (CI 32.9-33.1, n = 2,000). "
@@ -180,8 +180,8 @@ def test_answers_have_their_figures(answers) -> None:
     assert "heads that are harmless alone are not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
     assert (
-        "24 of 24 heads respond to a carry, E0H0 most (when a changed token makes a carry, it moves 40.0 % more of its attention; CI 36.9-43.1"
-        in carries
+        "24 of 24 heads respond to a carry, E0H0 most (a token that makes a carry moves 40.0 % more of its "
+        "attention; CI 36.9-43.1" in carries
     )
     assert "arry errors are the majority of broken answers without E0H0 (90 of 90)" in carries
     lengths = answer_to(text, "Accuracy at every length.")

@@ -314,7 +314,7 @@ def test_other_runs_have_no_published_figures(tmp_path, capsys):
     (tmp_path / "a" / "config.json").write_text(json.dumps(config))
     assert compare([RunFolder(tmp_path / "a")]) is None
     assert main(["compare", str(tmp_path / "a"), "--published"]) == 2
-    assert "headcount has no published results of models like these runs" in capsys.readouterr().err
+    assert "headcount has no published results to compare with these models" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("installed")

@@ -98,12 +98,12 @@ def test_the_costliest_head_is_looked_for_in_the_same_place():
     (found,) = sentences(report(adder(ablation=ours)))
     assert "E1H2 costs most in adder (one model): 33.0 points (95 % CI 32.0-34.0; n = 2,000)" in found.text
     assert (
-        "name E1H1 (001 and 003), D0H1 (002) and D1H3 (004): 2 of 4 in the same kind of attention, 3 in the same"
+        "name E1H1 (001 and 003), D0H1 (002) and D1H3 (004): 2 of 4 have the same kind of attention, 3 the same layer"
         in found.text
     )
     cross = ablation(effect("decoder.0.cross.2", 0.33), effect("decoder.0.self.0", 0.02, rank_low=2))
     (found,) = sentences(report(adder(ablation=cross)))
-    assert "none of 4 in the same kind of attention, 1 in the same layer" in found.text
+    assert "none of 4 have the same kind of attention, 1 the same layer" in found.text
 
 
 def test_which_head_costs_most_may_be_undecided():
@@ -117,7 +117,8 @@ def test_which_head_costs_most_may_be_undecided():
 def test_what_can_go_alone_is_held_against_what_is_left_together():
     (found,) = sentences(report(adder(pruning=pruning(left=0.03))))
     assert "41.7 % to 70.8 % of heads prunable" in found.text
-    assert "18 of 24 heads (75.0 %). Removed together they leave 3.0 % (95 % CI 2.5-3.5; n = 2,000)" in found.text
+    assert "18 of 24 heads (75.0 %) of adder are prunable" in found.text
+    assert "Removed together they leave 3.0 % (95 % CI 2.5-3.5; n = 2,000)" in found.text
     assert "these 18 cannot be removed together" in found.text
     (found,) = sentences(report(adder(pruning=pruning(left=0.999))))
     assert "here, they can be removed together" in found.text
@@ -153,7 +154,7 @@ def test_what_is_wrong_with_ours_is_told_too():
 
 def test_lengths_are_compared_by_intervals():
     (found,) = sentences(report(model_results("a", stretch=stretch(easy=256))))
-    assert "On full shuffles of 256, a (sinusoidal, one model) is right in 200 of 200" in found.text
+    assert "On full shuffles of length 256, a (sinusoidal, one model) is right on 200 of 200" in found.text
     assert (
         "overlaps that of report 000, not that of 001 (50.0 %), 002 (51.2 %), 003 (48.8 %) and 004 (51.2 %)."
         in found.text

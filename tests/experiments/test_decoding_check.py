@@ -122,7 +122,7 @@ def test_a_wrong_score_is_caught(experiment: Experiment, replacement: str, row: 
         return score
 
     spoilt = replace(experiment, batches=(replace(first, scores={FREE.name: lies}), *experiment.batches[1:]))
-    with pytest.raises(CheckFailed, match=r"one forward pass and real decoding disagree on \d\+\d"):
+    with pytest.raises(CheckFailed, match=r"free-running decoding disagree on whether the model answers \d\+\d"):
         checked(spoilt, replacement)
 
 

@@ -156,7 +156,7 @@ class Hidden(Numbers):
 
 def test_examples_that_are_not_laid_out_as_random_texts_are_told() -> None:
     attention = attention_of(Hidden())
-    with pytest.raises(InputError, match="at other positions than in other texts of the same pattern"):
+    with pytest.raises(InputError, match="at other positions than the tokens of other examples of the same length"):
         attention.read_attention(np.array([[1, 2, 3], [1, 5, 77_777], [1, 5, 9]]), lambda chunk: None)
 
 
@@ -170,8 +170,8 @@ class Strict(Sums):
 @pytest.mark.parametrize(
     ("adapter", "example", "told"),
     [
-        (Letters(), list(range(9)), "give each token its own position"),
-        (Strict(), [37, 81], "should accept any tokens"),
+        (Letters(), list(range(9)), "each token has a position of its own"),
+        (Strict(), [37, 81], "should accept wrong answers"),
     ],
 )
 def test_what_cannot_be_found_is_told(adapter: Adapter, example: list[int], told: str) -> None:

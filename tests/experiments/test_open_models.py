@@ -33,7 +33,7 @@ def test_what_a_bare_module_lacks_is_told(tmp_path: Path) -> None:
         bare.text_input("3 5 5 9")
     with pytest.raises(InputError, match="has no task"):
         bare.predict("3 5 5 9")
-    with pytest.raises(InputError, match="has no folder for results"):
+    with pytest.raises(InputError, match="have no folder to be saved in"):
         _ = bare.output
     assert not bare.has_output
     assert not any(tmp_path.iterdir())
@@ -45,7 +45,9 @@ def test_a_bare_module_is_tried_on_tensors() -> None:
 
 
 def test_a_run_says_how_its_attention_is_seen(tiny_sorter: Run) -> None:
-    with pytest.raises(InputError, match=r"while it decodes its own answer.*\s+use `headcount heads .*` with --on"):
+    with pytest.raises(
+        InputError, match=r"on an example of its task, not on any text\s+use `headcount heads .*` with --on"
+    ):
         RunModel.of(tiny_sorter).text_input("3 5 5 9")
 
 

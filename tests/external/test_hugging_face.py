@@ -201,13 +201,13 @@ DAMAGE = {
     "another class": (lambda folder: change(folder, architectures=["GPT2Model"]), "cannot be of model_type"),
     "other heads": (lambda folder: change(folder, **{CUT: ["layer.1.self.0", "layer.2.self.0"]}), "another shape"),
     "no such heads": (lambda folder: change(folder, **{CUT: ["layer.9.self.0"]}), "no head"),
-    "no names": (lambda folder: change(folder, **{CUT: [3]}), "belong together"),
+    "no names": (lambda folder: change(folder, **{CUT: [3]}), "does not fit the weights"),
     "another size": (lambda folder: change(folder, num_hidden_layers=2), "has no place in the model"),
     "more layers": (lambda folder: change(folder, num_hidden_layers=4), "is missing"),
     "another shape": (lambda folder: rewrite(folder, **{NORM: torch.ones(3)}), f"{NORM} has another shape"),
     "not ours": (
         lambda folder: save_file({"x": torch.ones(2)}, folder / hugging_face.CUT_WEIGHTS, {"format": "pt"}),
-        "save_model did not write",
+        "were not written by headcount.save_model",
     ),
 }
 

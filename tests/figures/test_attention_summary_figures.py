@@ -248,7 +248,7 @@ def test_faults_are_told() -> None:
         view.draw_head_on_text(result, "L0H3", np.eye(6))
     with pytest.raises(InputError, match=r"no head 'encoder.0.self.0'"):
         view.draw_head_on_text(result, "E0H0", np.eye(6))
-    with pytest.raises(InputError, match=r"weights must have the shape \(6, 6\), got \(5, 5\)"):
+    with pytest.raises(InputError, match=r"must be a matrix of 6 queries by 6 keys, got the shape \(5, 5\)"):
         view.draw_head_on_text(result, "L0H0", np.eye(5))
     with pytest.raises(InputError, match=r"no decoder cross-attention\n  it has layer.0.self \(3 heads\), layer.1"):
         view.draw_mosaic(result, "decoder", "cross")

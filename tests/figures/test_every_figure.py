@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stretched as stretches
+from answer_lengths import answer_stretch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -43,6 +44,7 @@ from headcount.analysis.worst_margins import ConstantStretches, LengthMargins, W
 from headcount.attention_roles import ROLES
 from headcount.figures import (
     ablation,
+    answer_lengths,
     attention,
     cards,
     comparison,
@@ -361,6 +363,9 @@ def of_few_heads(shape: Shape) -> Shape:
 
 
 DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
+    "draw_answer_lengths": lambda shape: answer_lengths.draw_answer_lengths(
+        [answer_stretch(shape.run, shape.lengths, ("uniform", "all carry", "no carry", "chain")[: shape.panels])]
+    ),
     "draw_bars": lambda shape: {
         "plain": cards.draw_bars(bars(shape), f"drop ({shape.token})"),
         "log": cards.draw_bars(bars(shape), "accurate up to length", is_log=True),

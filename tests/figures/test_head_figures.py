@@ -165,6 +165,6 @@ def test_pairs_of_every_verdict_are_told_apart(twins):
         "≤ 0.30",
         "≤ 0.40",
         "nothing to restore",
-        "on 800 examples",
+        "measured on 800",
     ):
         assert word in text, word

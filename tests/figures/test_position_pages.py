@@ -99,10 +99,12 @@ def test_every_bias_has_its_curve(learned, everything):
 def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
     figure = draw_encodings(everything)
     for encoding in everything.encodings:
-        given = f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no built-in structure of the task"
+        given = f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no structure built in"
         assert f"{encoding.name}\n{given}" in titles(figure)
-    numbers = [title for title in titles(figure) if title.startswith("not explained")]
-    expected = [f"not explained by t - s: {e.shift.variance_beyond_distance:.2f}" for e in everything.encodings]
+    numbers = [title for title in titles(figure) if title.startswith("variance not explained")]
+    expected = [
+        f"variance not explained by t - s: {e.shift.variance_beyond_distance:.2f}" for e in everything.encodings
+    ]
     assert sorted(numbers) == sorted(expected)
     assert png(figure).startswith(b"\x89PNG")
 
@@ -110,7 +112,5 @@ def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
 def test_the_trained_one_is_told_apart(tiny_run):
     own = positions_of(tiny_run.name, tiny_run.weights_sha256, tiny_run.encoding_in_use(), 6)
     figure = draw_encodings(all_encodings(own, d_model=8, n_heads=2))
-    assert [title for title in titles(figure) if "(trained)" in title] == [
-        "learned (trained)\nno built-in structure of the task"
-    ]
+    assert [title for title in titles(figure) if "(trained)" in title] == ["learned (trained)\nno structure built in"]
     assert tiny_run.name in figure.get_suptitle()

@@ -80,7 +80,7 @@ def test_every_curve_is_drawn_with_its_numbers():
     assert "2: all heads harmless alone under every ablation (93.21 % [91.00, 94.00] is left)" in texts
     assert "3: all heads harmless alone under zero ablation (61.23 % [59.00, 64.00] is left)" in texts
     assert "best of 6 random sets of 1 (greedy removal tried 6)" in texts
-    assert "1: greedy removal, at most 1 point (94.12 % [93.00, 95.00] is left)" in texts
+    assert "1: greedy removal, for a drop of at most 1 point (94.12 % [93.00, 95.00] is left)" in texts
     assert "runs/sort: 95.00 % [93.90, 96.10] with all heads" in figure.get_suptitle()
     assert "chosen on the first 1,000 of the validation set, measured on the test set" in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")

@@ -114,7 +114,7 @@ def test_one_pass_and_no_other() -> None:
     site = model.sites[0]
     with Capture(Sites.of(model)) as nothing:
         pass
-    with pytest.raises(InstrumentError, match=r"layer\.0\.self was called 0 times inside the context"):
+    with pytest.raises(InstrumentError, match=r"layer\.0\.self was called 0 times inside the `with` block"):
         nothing.z(site)
     with Capture(Sites.of(model)) as twice:
         model(NUMBERS)

@@ -126,7 +126,7 @@ def test_the_number_of_heads_must_be_given() -> None:
     pattern = "encoder_layers.*.self_attn.W_o"
     with pytest.raises(
         InputError,
-        match=r"heads that share encoder_layers\.0\.self_attn\.W_o is not known\n  give n_heads=...$",
+        match=r"heads whose outputs encoder_layers\.0\.self_attn\.W_o projects is not known\n  give n_heads=...$",
     ):
         Sites.of(model, pattern)
     for given in ({"decoder": 4}, {}, ...):
@@ -146,15 +146,15 @@ def test_heads_must_share_the_width(n_heads: int) -> None:
 def test_two_patterns_cannot_mean_the_same_site() -> None:
     model = tree([*ADDER, *stack("encoder_layers.*.other.W_o", 2)])
     first, second = "encoder_layers.*.self_attn.W_o", "encoder_layers.*.other.W_o"
-    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to an attention block with the name encoder\.0\.self"):
         Sites.of(model, first, second, n_heads=2)
-    with pytest.raises(InputError, match=r"both lead to encoder\.0\.self"):
+    with pytest.raises(InputError, match=r"both lead to an attention block with the name encoder\.0\.self"):
         Sites.of(model, first, encoder=second, n_heads=2)
 
 
 def test_a_stack_that_no_path_tells_must_be_named() -> None:
     model = tree([*stack("a.*.o", 2), *stack("b.*.o", 2)])
-    with pytest.raises(InputError, match=r"'a\.\*\.o' does not say which stack it belongs to"):
+    with pytest.raises(InputError, match=r"'a\.\*\.o' does not say whether its layers belong to the encoder"):
         Sites.of(model, "a.*.o", "b.*.o", n_heads=2)
     with pytest.raises(
         InputError, match="there is no kind of attention block 'middle'\n  there are: layer, encoder, decoder, cross"

@@ -225,7 +225,9 @@ class Braided(Parted):
 
 def test_features_that_take_turns_are_no_heads() -> None:
     model = built(type("Taking", (foreign.Model,), {"attention": Braided}))
-    with pytest.raises(InstrumentError, match=r"layer\.0\.self are not heads: 2 of 2 slices of z follow several"):
+    with pytest.raises(
+        InstrumentError, match=r"layer\.0\.self are not the outputs of heads: 2 of 2 slices of z follow several"
+    ):
         prove(model, model.sites, [TOKENS])
 
 
@@ -233,7 +235,7 @@ def test_a_softmax_written_by_hand_is_seen() -> None:
     model = built(type("Written", (foreign.Model,), {"attention": ByHand}))
     assert all(each.follows_attention for each in prove(model, model.sites, [TOKENS]))
     for n_heads in (1, 2 * N_HEADS):
-        with pytest.raises(InstrumentError, match="are not heads"):
+        with pytest.raises(InstrumentError, match="are not the outputs of heads"):
             prove(model, Sites.of(model, "blocks.*.attn.out", n_heads=n_heads), [TOKENS])
 
 
@@ -281,9 +283,9 @@ def test_every_verb_refuses_a_wrong_number_of_heads(n_heads: int) -> None:
     def metric(output: Tensor, rows: Tensor) -> Tensor:
         return output[:, 0, 0]
 
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not the outputs of heads"):
         headcount.ablate_heads(model, TOKENS, metric, sites=sites, quiet=True)
-    with pytest.raises(InstrumentError, match="are not heads"):
+    with pytest.raises(InstrumentError, match="are not the outputs of heads"):
         headcount.ablated(model, ["L0H0"], inputs=TOKENS, sites=sites).__enter__()
 
 
@@ -334,12 +336,14 @@ class Untupled(Unknown):
 
 
 @pytest.mark.parametrize(
-    ("attention", "why"), [(Unknown, "returns a tuple"), (Untupled, "cannot be called with z alone")]
+    ("attention", "why"), [(Unknown, "returns a tuple"), (Untupled, "cannot be called with the head outputs alone")]
 )
 def test_a_block_that_nothing_tells_is_found_by_the_proof(attention: type[nn.Module], why: str) -> None:
     model = built(type("Told", (foreign.Model,), {"attention": attention, "block": UnknownBlock}))
     sites = Sites.of(model, "blocks.*.attn", n_heads=2)
-    with pytest.raises(InputError, match=rf"is not an output projection of layer\.0\.self: it {why}(.|\n)*inner, last"):
+    with pytest.raises(
+        InputError, match=rf"given for layer\.0\.self is not its output projection: this \w+ {why}(.|\n)*inner, last"
+    ):
         prove(model, sites, [TOKENS])
 
 

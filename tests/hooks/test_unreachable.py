@@ -142,7 +142,7 @@ def test_a_shared_projection_needs_call_numbers() -> None:
     for calls in ((0, 0, 0), (0, 2, 1, 1), (0, 2), (1, 2)):
         with pytest.raises(InputError, match=r"one output projection(.|\n)*call=1"):
             sites_at(*[out] * len(calls), calls=calls)
-    with pytest.raises(InputError, match=r"layer\.0\.self is call 1 of one output projection"):
+    with pytest.raises(InputError, match=r"layer\.0\.self is call number 1"):
         sites_at(out, calls=(1,))
     with pytest.raises(InputError, match="share one output projection"):
         Sites.of(built(Shares), PATTERN, n_heads=N_HEADS)

@@ -20,7 +20,7 @@ def test_too_many_tensors_are_an_error() -> None:
     wrapped, (tokens, mask) = wrap(hub.build("gpt2")), hub.inputs_of("gpt2")
     with pytest.raises(
         InputError,
-        match=r"3 tensors were given, but the model takes at most 2\n  give input_ids, attention_mask",
+        match=r"3 tensors were given, but the model takes at most 2\n  give these.*: input_ids, attention_mask",
     ):
         wrapped(tokens, mask, mask)
 

@@ -19,6 +19,7 @@ import dataset_models as texts
 import hub_models as hub
 import pytest
 import torch
+from answer_lengths import answer_stretch
 from edited_sorters import edited, shift, with_settings
 from published_by_hand import write_adder
 from routes_by_hand import routes as routes_by_hand
@@ -79,6 +80,7 @@ def results(
             "pruning": api.prune_heads(sample, n=20, n_orders=1, quiet=True).result,
             "cost": api.prune_heads(tiny_run, small, heads=["E0H1"], quiet=True).cost,
             "stretch": api.stretch(tiny_sorter, lengths=[4, 8], negatives=["adjacent"], n=20, quiet=True).result[0],
+            "answers by length": answer_stretch(),
             "head stats": specialise(tiny_sorter, controls=(2, 1)),
             "match": match(tiny_run, tiny_run, None, Effort(3, 5, 1)),
             "roles": api.head_roles(model, on=texts.TEXTS[0], n_controls=2, quiet=True).result,

@@ -114,9 +114,11 @@ def test_links_and_folders_are_refused_even_with_force(
 
 
 def test_markdown_beside_the_page_is_protected_too(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "notes.md exists, and headcount did not write it" in refused(f"{PAGE} --markdown -o notes.html", capsys)
+    assert "notes.md exists, and headcount replaces only files that it wrote" in refused(
+        f"{PAGE} --markdown -o notes.html", capsys
+    )
     message = refused(f"{PAGE} --markdown -o sorter/page.html", capsys)
-    assert "sorter holds a model" in message
+    assert "that is the folder of a model" in message
 
 
 def test_pictures_and_tables_beside_the_page_are_protected_too(
@@ -141,7 +143,7 @@ def test_the_files_of_an_exercise_are_protected(
     Path("hand-in/problem2/results/notes.odt").write_text("mine too")
     command = f"{PAGE} -o page.html --exercise hand-in"
     message = refused(command, capsys)
-    assert f"{mine} exists, and headcount did not write it" in message
+    assert f"{mine} exists, and headcount replaces only files that it wrote" in message
     assert "choose another name with --exercise" in message
     assert not Path("page.html").exists()
     assert cli.main(shlex.split(f"{command} --force")) == 0

@@ -48,7 +48,7 @@ def test_a_folder_that_holds_a_run_or_a_model(in_tmp: Path, file: str) -> None:
     assert found.name.startswith("mine-")
     assert not Path("runs/mine/model.json").exists()
     (found / "model.json").write_text("{")
-    with pytest.raises(RunError, match="belong to other models"):
+    with pytest.raises(RunError, match="hold results of other models"):
         claimed_folder("mine", "here", "1")
 
 

@@ -119,7 +119,7 @@ def test_random_positions_are_at_least_as_many_as_there_are_tokens():
     assert RunConfig.build("sortedness", random_positions=16)
     both = faults_of("sortedness", encoding="learned", longest=20, n_positions=18, random_positions=19)
     assert both == [("model.random_positions", 19), ("model.n_positions", 18)]
-    with pytest.raises(ConfigError, match="training uses positions up to 19: raise n_positions to 20"):
+    with pytest.raises(ConfigError, match="training uses position ids up to 19: raise n_positions to 20"):
         RunConfig.build("sortedness", encoding="learned", longest=20)
 
 
@@ -134,8 +134,8 @@ def test_a_sortedness_config_round_trips():
     ("settings", "why"),
     [
         ({"shortest": 9, "longest": 8}, "is below shortest"),
-        ({"balance": "coin", "paired": True}, "pairs are always balanced exactly"),
-        ({"negatives": "reversed"}, "no kind 'reversed'"),
+        ({"balance": "coin", "paired": True}, "--paired always makes exactly half of the sequences sorted"),
+        ({"negatives": "reversed"}, "no kind of unsorted sequence 'reversed'"),
         ({"pooling": "no such pooling"}, "no such pooling"),
         ({"n_heads": 3}, r"must divide d_model \(64\)"),
         ({"window": 0}, "window"),

@@ -149,13 +149,13 @@ def test_samples_have_no_snapshots(name: str, capsys: pytest.CaptureFixture[str]
 
 def test_names_that_are_no_snapshots(kept: Path, tmp_path: Path) -> None:
     for name in ("nowhere@5", f"{kept}@last", f"{kept}@", f"{kept}@-1"):
-        with pytest.raises(InputError, match="no run and no model"):
+        with pytest.raises(InputError, match="there is no model in"):
             open_model(name)
-    with pytest.raises(InputError, match="no packaged run"):
+    with pytest.raises(InputError, match="no trained model with the name"):
         locate("sample:none@5")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="no run and no model"):
+    with pytest.raises(InputError, match="there is no model in"):
         open_model(f"{tmp_path / 'hub'}@5")
 
 
@@ -163,7 +163,7 @@ def test_a_folder_of_that_name_is_meant(kept: Path, tiny: dict[str, Any], tmp_pa
     shutil.copytree(kept, tmp_path / "mine@3")
     assert load(tmp_path / "mine@3").weights_sha256 == load(kept).weights_sha256
     assert load(f"{tmp_path / 'mine@3'}@4").weights_sha256 == load(f"{kept}@4").weights_sha256
-    with pytest.raises(RunError, match="means a snapshot of a run"):
+    with pytest.raises(RunError, match="it means the weights of a run after a training step"):
         train_run(RunConfig.build("addition", **tiny), Path(f"{kept}@4"))
 
 

@@ -448,7 +448,9 @@ def test_a_finished_run_is_never_replaced(tmp_path: Path) -> None:
     finished = {"config.json": b"{}", "model.safetensors": b"mine", "manifest.json": b'{"steps": 1}'}
     receive(tmp_path, finished)
     for other in ({**finished, "manifest.json": b'{"steps": 2}'}, {"config.json": b"{}"}):
-        with pytest.raises(RunError, match="has changed while this run was continued on another machine"):
+        with pytest.raises(
+            RunError, match="was changed on this machine while its training was continued on another machine"
+        ):
             receive(tmp_path, other)
     assert read_folder(tmp_path) == finished
     receive(tmp_path, finished | {"results/audit.json": b"{}"})

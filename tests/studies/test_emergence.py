@@ -1,4 +1,4 @@
-"""When heads begin to count, from made-up snapshots."""
+"""When heads begin to matter in training, from made-up snapshots."""
 
 from __future__ import annotations
 

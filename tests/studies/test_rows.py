@@ -14,6 +14,7 @@ from told_results import pruning as made_pruning
 
 import headcount
 from headcount.analysis.ablation import Ablation
+from headcount.analysis.answer_lengths import AnswerStretch
 from headcount.analysis.attention import AttentionPatterns
 from headcount.analysis.context_proof import ContextCertificate
 from headcount.analysis.counterexamples import CounterexampleSearch
@@ -40,7 +41,7 @@ ADDER: dict[str, Any] = {**SMALL, "digits": 2, "n_encoder_layers": 1, "n_decoder
 SORTER: dict[str, Any] = {**SMALL, "n_values": 20, "shortest": 3, "longest": 6, "n_layers": 1}
 RESULTS: tuple[type[Result], ...] = (
     *(Evaluation, Classification, Certificate, ContextCertificate, WorstMargins, CounterexampleSearch, Ablation),
-    *(Pruning, AttentionPatterns, Specialisation, Routes, Stretch, Audit, ClaimResult, ClaimsResult),
+    *(Pruning, AttentionPatterns, Specialisation, Routes, Stretch, AnswerStretch, Audit, ClaimResult, ClaimsResult),
 )
 
 

@@ -294,7 +294,7 @@ def test_a_run_that_always_fails_ends_as_failed_and_the_study_with_1(
     assert main(["study", "tiny.toml", "--retries", "0", "--json", "--processes", "2"]) == 1
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [run["state"] for run in runs] == ["done", "failed"]
-    assert "is not empty and holds no run" in runs[1]["error"]
+    assert "is not empty, and holds no training" in runs[1]["error"]
 
 
 def test_the_commands_of_a_plan_can_be_repeated(
@@ -330,5 +330,5 @@ def test_the_summary_over_seeds_is_written(
     assert "<svg" in page
     assert main(["study", "tiny.toml"]) == 0
     text = capsys.readouterr().out
-    assert "4 runs of sortedness are compared by encoding" in text
+    assert "4 runs of the task sortedness are compared by encoding" in text
     assert "rows.csv" in text

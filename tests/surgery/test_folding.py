@@ -118,7 +118,8 @@ def test_an_adapters_projection_without_a_bias_is_refused() -> None:
         layer.attn.out.bias = None
     mine = adapted(Styled(model, layer="layers.*.attn.out"))
     with pytest.raises(
-        InputError, match=r"layer.0.self has no bias to which mean outputs could be added(.|\n)*bias=True"
+        InputError,
+        match=r"layer.0.self has no bias, to which the mean outputs(.|\n)* could be added(.|\n)*bias=True",
     ):
         fold(mine, named("L0H1"), {}, 1)
 

@@ -208,12 +208,12 @@ def test_negatives_come_in_the_shares_asked_for():
 @pytest.mark.parametrize(
     ("negatives", "explanation"),
     [
-        ("shufle", r"no kind 'shufle'; did you mean 'shuffle'\?"),
-        ("", "no kind ''"),
-        ("shuffle,", "no kind ''"),
+        ("shufle", r"no kind of unsorted sequence 'shufle'; did you mean 'shuffle'\?"),
+        ("", "no kind of unsorted sequence ''"),
+        ("shuffle,", "no kind of unsorted sequence ''"),
         ("shuffle,adjacent,shuffle:2", "shuffle is named twice"),
-        ("shuffle:often", "'often' is not a weight for shuffle: write a number, such as shuffle:2"),
-        ("shuffle:1:2", "'1:2' is not a weight"),
+        ("shuffle:often", "the weight of shuffle must be a number, such as shuffle:2, got 'often'"),
+        ("shuffle:1:2", "must be a number, such as shuffle:2, got '1:2'"),
         ("shuffle:0", "must be positive and finite"),
         ("shuffle:-1", "must be positive and finite"),
         ("shuffle:inf", "must be positive and finite"),

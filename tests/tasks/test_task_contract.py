@@ -19,7 +19,8 @@ from headcount.tasks.base import IGNORE, SPLIT_SIZES, Batch, ClassBatch, ClassTa
 PARTS = ("source", "decoder_input", "labels", "answer")
 CLASSES = {name: TASKS.get(name) for name in TASKS.names()} | {"reversal": Reversal}
 """Headcount's own tasks, and one that another package adds."""
-TINY_STACK, TINY_CLASSIFIER = {"n_encoder_layers": 1, "n_decoder_layers": 1}, {"n_layers": 1}
+TINY_MODELS = {"encoder-decoder": {"n_encoder_layers": 1, "n_decoder_layers": 1}, "classifier": {"n_layers": 1}}
+TINY_MODELS["decoder-only"] = {"n_layers": 1}
 OUTPUT_TYPES = {name: each.output_type for name, each in CLASSES.items()}
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -96,7 +97,7 @@ def test_some_task_has_defaults() -> None:
 
 
 def test_a_run_of_it_is_trained_and_evaluated(task: Task, tmp_path: Path) -> None:
-    settings = TINY_STACK if task.output_type == "sequence" else TINY_CLASSIFIER
+    settings = TINY_MODELS[task.model_kind]
     sizes = {name: 20 for name in SPLIT_SIZES[1:] if hasattr(task.config, name)}
     tiny = {"d_model": 8, "n_heads": 2, "d_ff": 8, "steps": 1, "batch_size": 8, "threads": 1}
     run = train_run(RunConfig.build(task.name, **tiny, **settings, **sizes), tmp_path / "run")
@@ -156,7 +157,11 @@ def test_facets_group_every_example(task: Task) -> None:
     assert any(len(set(groups)) > 1 for groups in facets.values())
 
 
-SITES = {"sequence": (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")), "class": (("layer", "self"),)}
+SITES = {
+    "encoder-decoder": (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")),
+    "decoder-only": (("layer", "self"),),
+    "classifier": (("layer", "self"),),
+}
 
 
 def axes(task: Task, stack: str, kind: str, examples: np.ndarray) -> tuple[int, int]:
@@ -166,12 +171,14 @@ def axes(task: Task, stack: str, kind: str, examples: np.ndarray) -> tuple[int, 
     queries = decoder_input if stack == "decoder" else batch.source
     keys = decoder_input if (stack, kind) == ("decoder", "self") else batch.source
     assert queries is not None and keys is not None, "a classifier has one stack"  # noqa: PT018
+    if stack == "layer" and decoder_input is not None:
+        return (queries.shape[1] + decoder_input.shape[1],) * 2
     return queries.shape[1], keys.shape[1]
 
 
 def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> None:
     examples = task.split("test")[::40]
-    for stack, kind in SITES[task.output_type]:
+    for stack, kind in SITES[task.model_kind]:
         here, (n_queries, n_keys) = task.attention_targets(stack, kind, examples), axes(task, stack, kind, examples)
         assert here.targets
         assert here.query_column.shape == (n_queries,)
@@ -191,7 +198,7 @@ def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> N
 
 def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) -> None:
     examples = task.split("test")[:20]
-    for stack, kind in SITES[task.output_type]:
+    for stack, kind in SITES[task.model_kind]:
         n_queries, n_keys = axes(task, stack, kind, examples)
         queries, keys = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
         targets = task.attention_targets(stack, kind, examples).targets
@@ -216,6 +223,11 @@ NARROW: dict[str, list[dict[str, object]]] = {
         {"low": 250, "high": 420},
         {"low": 0, "least_first": True},
         {"digits": 9},
+    ],
+    "addition-long": [
+        {"digits": 1, "n_validation": 3, "n_test": 3},
+        {"digits": 2, "n_validation": 5, "n_test": 5, "least_first": False},
+        {"zero_fill": True},
     ],
     "sortedness": [
         {"n_values": 2, "shortest": 12, "longest": 14, "n_validation": 20, "n_test": 20},
@@ -272,7 +284,7 @@ def test_hard_examples_and_mutations_are_valid_and_in_range(name: str, settings:
         assert np.array_equal(mutated, repeated)
         assert np.array_equal(examples, before), "the examples that are given stay as they are"
         require_valid(task, mutated)
-        n_changed = (mutated != examples).sum(axis=1)
+        n_changed = (mutated != examples).reshape(len(examples), -1).sum(axis=1)
         assert n_changed.min() >= 1
         assert n_changed.max() <= 2
 

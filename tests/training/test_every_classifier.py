@@ -68,7 +68,7 @@ def masked_models():
 @pytest.mark.parametrize(("encoding", "changes"), [*masked_models()])
 def test_every_encoding_with_every_mask(tiny_sorting, encoding, changes):
     if encoding == "none" and "random_positions" in changes:
-        with pytest.raises(ConfigError, match="random positions have no effect"):
+        with pytest.raises(ConfigError, match="random position ids have no effect"):
             learn_and_answer(tiny_sorting, encoding=encoding, **changes)
         return
     learn_and_answer(tiny_sorting, encoding=encoding, **changes)

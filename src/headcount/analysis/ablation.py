@@ -310,7 +310,10 @@ def prepare(experiment: Experiment, replacements: Sequence[str] | None, donors: 
     if not replacements:
         raise InputError("no kind of ablation was given", f"choose at least one of {', '.join(REPLACEMENTS.names())}")
     if not 1 <= donors <= MOST_DONORS:
-        raise InputError(f"the number of donors per example must be from 1 to {MOST_DONORS}, got {donors}")
+        raise InputError(
+            f"the number of donors per example must be from 1 to {MOST_DONORS}, got {donors}",
+            "donors are the other examples from which resample ablation takes a head's output",
+        )
     needs_mean = any(REPLACEMENTS.get(name).needs_mean for name in replacements)
     pairs = tuple((head, replacement) for replacement in replacements for head in experiment.sites.heads)
     require_same_answers(experiment)

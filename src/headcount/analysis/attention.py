@@ -27,6 +27,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.sites import Sites
 from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
+from headcount.models.transformer import DecoderOnly
 from headcount.results import Contradiction, Count, HeadName, Result, Share, Size, misnamed, unequal
 from headcount.runs.run import Prediction, Run, predict_equal_lengths
 from headcount.tasks.base import ClassTask, SequenceTask
@@ -333,14 +334,18 @@ def _sites(
     """Combine the mean and deviation of attention weights with the tokens that label queries and keys.
 
     The queries of the decoder are labelled by `steps`: the token that is fed, and the token that is predicted from it.
+    In the one stack of a decoder-only model, the decoder's input follows the source.
     """
+    queries, keys = source, source
+    if isinstance(model, Run) and isinstance(model.model, DecoderOnly):
+        queries, keys = (*source, *steps), (*source, *decoder_input)
     return tuple(
         _site(
             site,
             model.heads_at(site),
             *moments[site],
-            queries=steps if site.stack == "decoder" else source,
-            keys=decoder_input if (site.stack, site.kind) == ("decoder", "self") else source,
+            queries=steps if site.stack == "decoder" else queries,
+            keys=decoder_input if (site.stack, site.kind) == ("decoder", "self") else keys,
         )
         for site in model.sites
     )

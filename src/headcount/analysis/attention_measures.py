@@ -212,7 +212,8 @@ def eval_inputs(model: TaskAttention, length: int | None = None) -> EvalInputs:
         which = f"the longest {model.task.words.examples} of " if len(examples) < len(test) else ""
         if len(examples) < 2:
             raise InputError(
-                f"{model.name} has a test set of one example, but a standard error needs two", "raise --n-test"
+                f"{model.name} has a test set of one example, but a standard error needs two",
+                "train a model with a larger test set, such as --n-test 2000",
             )
         return EvalInputs(examples, model.task.longest, f"{which}the test set")
     task = cast(ClassTask, model.task)

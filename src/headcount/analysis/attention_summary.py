@@ -44,7 +44,10 @@ class AttentionSummary(Attention):
         queries, keys = (replace(axis, edges=_edges(len(axis.tokens), most)) for axis in axes)
         n_queries, n_keys = len(queries.tokens), len(keys.tokens)
         if weights.shape != (n_queries, n_keys):
-            raise InputError(f"weights must have the shape ({n_queries}, {n_keys}), got {weights.shape}")
+            raise InputError(
+                f"the attention weights of {head} must be a matrix of {n_queries} queries by {n_keys} keys, got the "
+                f"shape {weights.shape}"
+            )
         return (queries, keys), _pooled(weights, queries, keys)
 
 

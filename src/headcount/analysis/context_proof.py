@@ -162,8 +162,9 @@ def prove(model: OpenModel, *, seed: int = 0, progress: Progress | None = None) 
     n_sequences, sequence_error = _compare_with_sequences(learner, shape, single, rng)
     if sequence_error > TOLERANCE:
         raise CheckFailed(
-            f"no certificate: logits of whole sequences differ by {sequence_error:.2g} from what their positions see",
-            "a position of this model seems to depend on more tokens than its window allows: please report it",
+            "the model cannot be proved right on every sequence: its logits for whole sequences differ by "
+            f"{sequence_error:.2g} from logits computed separately from the few tokens that each position can see",
+            "a position of this model seems to depend on tokens outside its attention window: please report this",
         )
     decision = Decision(shape, allowed, leads, double_error)
     certain = Decision(shape, allowed, leads, -double_error)
@@ -227,7 +228,8 @@ def bounded_table(
             table[shape.block(left, right)] = np.concatenate(leads).reshape((shape.n_tokens,) * width)
     if not np.isfinite(largest):
         raise CheckFailed(
-            "no certificate: with such large weights, the rounding error cannot be bounded",
+            "the model cannot be proved right on every sequence: its weights are so large that the rounding error of "
+            "its logits has no finite bound",
             "train the model again with more weight decay",
         )
     return table, largest

@@ -171,7 +171,8 @@ class Budget:
     def __init__(self, seconds: float | None, most_tried: int | None) -> None:
         if seconds is None and most_tried is None:
             raise InputError(
-                "the search for wrong answers needs a limit of time or examples", "give seconds=10 or most_tried=10_000"
+                "the search for wrong answers needs a limit of time or examples",
+                "give a number of seconds, such as seconds=10, or of examples to try, such as most_tried=10_000",
             )
         for name, value in (("seconds", seconds), ("most_tried", most_tried)):
             if value is not None and not value > 0:
@@ -331,8 +332,9 @@ class SequenceProbe:
         answers = self.model.answer(examples)
         if answers.free is None:
             raise InputError(
-                f"{self.name} decodes no answers, so wrong answers cannot be searched for",
-                f"write generate() in the adapter, or see: headcount evaluate {argument(self.name)}",
+                f"{self.name} has no generate(), so its answers cannot be decoded and searched for wrong ones",
+                "write generate() in its headcount.Adapter class, or measure teacher-forced accuracy instead: "
+                f"headcount evaluate {argument(self.name)}",
             )
         return np.asarray(answers.free_hits.all(axis=1))
 

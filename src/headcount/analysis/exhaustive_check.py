@@ -113,7 +113,7 @@ def check_every_example(
     if total is None or total > LARGEST_DOMAIN:
         n = "infinitely many" if total is None else f"{total:,}"
         raise InputError(
-            f"{n} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
+            f"the task of {model.name} has {n} examples, but only {LARGEST_DOMAIN:,} can be checked one by one",
             f"search for wrong answers instead: headcount verify {argument(model.name)}",
         )
     answers = cast(SequenceModel, model.answers)
@@ -137,7 +137,9 @@ def check_every_example(
                 progress(done, total)
     if done != total:
         raise CheckFailed(
-            f"no certificate: the task enumerated {done:,} examples, but says that it has {total:,}", FAULT_IN_TASK
+            "the model cannot be proved right on every example of its task: the task listed "
+            f"{done:,} examples, but states that it has {total:,}",
+            FAULT_IN_TASK,
         )
     errors = np.concatenate(wrong)
     listed = _decode(answers, errors[:MOST_DECODED], np.concatenate(right), progress)
@@ -188,8 +190,8 @@ def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) 
     again = seen[index]
     if again.any() or len(np.unique(index)) < len(index):
         raise CheckFailed(
-            "no certificate: the task enumerated an example twice: "
-            f"{task.show(examples[again.argmax()])} or another one in its block",
+            "the model cannot be proved right on every example of its task: the task listed an example twice, "
+            f"{task.show(examples[again.argmax()])} or one that it listed shortly before or after it",
             FAULT_IN_TASK,
         )
     seen[index] = True
@@ -233,8 +235,8 @@ def _decode(
         decoded = answers.answer(part)
         if decoded.free is None:
             raise InputError(
-                "the model decodes no answers of its own, which checking every example needs",
-                "write generate() in the adapter",
+                "every example cannot be checked, because this model has no generate() that decodes its answers",
+                "write generate() in its headcount.Adapter class",
             )
         is_right = np.asarray(np.all(decoded.free_hits, axis=1))
         expected = np.arange(i, i + len(part)) >= len(wrong)
@@ -242,9 +244,11 @@ def _decode(
             row = int((is_right != expected).argmax())
             verdict = "right" if expected[row] else "wrong"
             raise CheckFailed(
-                f"no certificate: one forward pass and free-running decoding disagree on {task.show(part[row])}",
-                f"one pass: {verdict}; decoded answer: {task.show_tokens(decoded.free[row])}",
-                "this is a fault in the pipeline, not in what the model has learned",
+                "the model cannot be proved right on every example of its task: teacher forcing and free-running "
+                f"decoding disagree on {task.show(part[row])}",
+                f"the answer is {verdict} under teacher forcing; the decoded answer is "
+                f"{task.show_tokens(decoded.free[row])}",
+                "this is a fault in the code that runs or decodes the model, not in what the model has learned",
             )
         texts = [decoded.texts[j] for j in np.flatnonzero(~is_right).tolist()] if len(decoded.texts) else ()
         listed += wrong_answers(task, part[~is_right], decoded.free[~is_right], texts)

@@ -349,7 +349,7 @@ def require_possible(
     task = cast(ClassTask, model.answers.task)
     if task.output_type != "class":
         raise InputError(
-            f"only a classifier can be measured at other lengths, and {model.name} generates its answers",
+            f"only a classifier can be measured at several sequence lengths, and {model.name} generates its answers",
             "choose a model that classifies sequences",
         )
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
@@ -361,11 +361,14 @@ def require_possible(
     if batch_size is not None and batch_size < 1:
         raise InputError(f"--batch-size must be at least 1, got {batch_size}")
     if draw < 0:
-        raise InputError(f"--draw must be at least 0, got {draw}")
+        raise InputError(
+            f"--draw must be at least 0, got {draw}",
+            "it is the number of a random draw of test sequences: another number gives other sequences",
+        )
     known = kinds_of(task)
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
-        raise InputError(f"there is no kind of example {unknown[0]!r}", suggestion(unknown[0], known))
+        raise InputError(f"the task has no kind of example {unknown[0]!r}", suggestion(unknown[0], known))
     return tuple(dict.fromkeys(kinds)) if kinds else known
 
 

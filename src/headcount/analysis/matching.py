@@ -65,7 +65,9 @@ MOST, FEWEST, PAIRS = 128, 4, 2**20
 """Largest and smallest number of examples; in between, all examples together have at most PAIRS query-key pairs."""
 SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers")
 NEED_RUNS = "the comparison and the transplants of head outputs, which need two models trained by headcount"
-NO_COMMON_KIND = "{} and {} have no kind of attention in common, such as encoder self-attention"
+NO_COMMON_KIND = (
+    "{} and {} have no kind of attention in common (the kinds are encoder self-, decoder self- and cross-attention)"
+)
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,9 @@ def match(
     n = min(len(shared), max(FEWEST, min(MOST, PAIRS // inputs.width**2)))
     if n < FEWEST:
         raise InputError(
-            f"heads are matched on common examples, and {model.name} and {other.name} have only {n} in common",
-            f"at least {FEWEST} are needed",
+            f"heads are matched by their outputs on examples that suit both models, and only {n} examples suit both "
+            f"{model.name} and {other.name}",
+            f"choose models that share at least {FEWEST} examples of the same format and length",
         )
     rows = np.sort(shared[stream(0, "matching").permutation(len(shared))[:n]])  # examples may be ordered by class
     examples = inputs.examples[rows]
@@ -304,7 +307,7 @@ def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
         raise InputError(f"{what}: their heads cannot be matched", "choose two models of one task")
     for side in (model, other):
         if "untrained" not in side.controls:
-            raise InputError(f"matching {side.name} needs untrained models of its shape: {NOT_DRAWN}")
+            raise InputError(f"matching the heads of {side.name} needs untrained models of the same shape: {NOT_DRAWN}")
     if not (isinstance(model, Run) and isinstance(other, Run)):
         return
     ours, theirs = model.config, other.config

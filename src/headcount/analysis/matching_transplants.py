@@ -157,7 +157,7 @@ def transplant(
 ) -> dict[HeadId, Transplant]:
     """Put the output of each head's partner in the head's place, and measure how much of the head's effect it restores.
 
-    `untrained` are null models, each with its own partners for the heads.
+    `untrained` are null models, which learned nothing, each with its own partners for the heads.
     """
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))

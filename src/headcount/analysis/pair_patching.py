@@ -127,7 +127,7 @@ def require_equal_lengths(one: int, other: int) -> None:
     if one != other:
         raise InputError(
             f"both examples must have equally many tokens, got {one} and {other}",
-            "choose examples of equal length: a patch moves outputs of heads position by position",
+            "choose examples of equal length: a patch copies outputs of heads position by position",
         )
 
 
@@ -156,7 +156,8 @@ def patch_pair(
     gap = donor[0] - own[0]
     if abs(gap) < SMALLEST_GAP:
         raise InputError(
-            f"the logits of both examples differ by only {gap:.1g}, so the effect of a patch cannot be measured",
+            "the effect of a patch cannot be measured: the logit difference between the two answers changes by only "
+            f"{gap:.1g} from one example to the other",
             "choose two examples with clearly different answers",
         )
     alone = [HeadShift(str(head), (after[i][0] - own[0]) / gap) for i, head in enumerate(sites.heads, start=1)]

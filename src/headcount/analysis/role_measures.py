@@ -186,7 +186,7 @@ def site_measures(site: HeadSite, weights: Weights, marks: Mapping[str, Marks]) 
     if tuple(map(sizes.get, stacks_of(site))) != weights.shape[2:]:
         given = " queries and ".join(map(str, weights.shape[2:]))
         raise InputError(
-            f"{site} has {given} keys, but the given tokens are {sizes}",
+            f"{site} has {given} keys, but the numbers of given tokens are {sizes}",
             "give one token per position of the model's inputs",
         )
     queries, keys = (marks[stack] for stack in stacks_of(site))

@@ -275,13 +275,15 @@ def head_roles(
     if not texts:
         raise InputError(
             "there are no texts to measure heads on",
-            'give a text: --on "The cat sat on the mat."; or name a task in the adapter, such as task = "addition"',
+            'give a text: --on "The cat sat on the mat."; or name a task in the adapter class: task = "addition"',
         )
     labels = [tokens for text in texts.get(TEXTS, ()) for tokens in text.tokens.values()]
     for separator in separators:
         if not any(any(separator_places(tokens, [separator])) for tokens in labels):
             shown = " ".join(labels[0][:12]) if labels else "no texts were given"
-            raise InputError(f"no text has the separator {separator!r}", f"the first text has the tokens: {shown}")
+            raise InputError(
+                f"no text contains the separator token {separator!r}", f"the first text has the tokens: {shown}"
+            )
     in_use = separators or frozenset().union(*(text.separators for rows in texts.values() for text in rows))
     sums = {on: measure_texts(module, sites, rows, separators) for on, rows in texts.items()}
     makers = control_makers(module, sites) if n_controls else {}

@@ -46,7 +46,7 @@ from headcount.limits import MIN_N, N_SCAN
 from headcount.results import Contradiction, Count, Positive, Result
 from headcount.seeds import stream
 from headcount.stats import Proportion, skewed_quantile, skewness
-from headcount.tasks.base import Quartets, SequenceTask
+from headcount.tasks.base import Quartets, SequenceTask, stack_positions
 from headcount.training.evaluation import SequenceModel
 
 N_RELIABLE = 100
@@ -468,8 +468,8 @@ def require_event(model: OpenModel) -> SequenceTask:
     task = model.answers.task
     if task.output_type != "sequence" or task.words.event is None:
         raise InputError(
-            f"the task {task.name} has no event, such as a carry, that heads could move",
-            "choose a model of a task with an event, such as addition",
+            f"the task {task.name} has no intermediate result, such as a carry, that heads could move",
+            "choose a model of a task that has one, such as addition",
         )
     return cast(SequenceTask, task)
 
@@ -490,24 +490,22 @@ def measurable(model: OpenModel, quartets: Sequence[Quartets], fewest: int) -> l
         event = answers.task.words.event
         assert event is not None, "require_event has checked this"
         raise InputError(
-            f"this {answers.task.name} task has too few examples that differ in a {event.name} alone",
+            f"the task {answers.task.name} has too few sets of examples that differ only in a {event.name}",
             f"choose a model whose task has a wider range of examples: at least {fewest} such sets are needed",
-            "the model must predict every token of the answer, and the event must not change the answer's length",
+            f"the model must predict every token of the answer, and a {event.name} must not change the answer's length",
         )
     return ways
 
 
 def position_labels(task: SequenceTask, stack: str, n: int) -> list[str]:
     """Return the names of all positions of a stack: source tokens (encoder), or predicted tokens (decoder)."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     return [each.label for each in positions] if len(positions) == n else [str(i) for i in range(n)]
 
 
 def positions_by_place(task: SequenceTask, stack: str, n: int) -> dict[str, list[int]]:
     """Return the positions in a stack that belong to each place of the answer, such as the 10s of both operands."""
-    predicted = task.answer_positions[len(task.decoding_start.given) :]
-    positions = task.source_positions if stack == "encoder" else predicted
+    positions = stack_positions(task, stack)
     if len(positions) != n:
         return {str(i): [i] for i in range(n)}
     names = {each.column: each.label for each in task.answer_positions}

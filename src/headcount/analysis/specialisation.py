@@ -124,8 +124,8 @@ def specialise(
 ) -> Specialisation:
     """Measure the attention of every head on the test set or, for a classifier, on new sequences of one length.
 
-    `controls` are the number of control models of each kind, and the rank of the value among them that becomes the
-    threshold of a label. `progress(done, total)` counts examples and controls.
+    `controls` are the number of control models (which learned nothing) of each kind, and the rank of the value among
+    them that becomes the threshold of a label. `progress(done, total)` counts examples and controls.
     """
     if not model.sites:
         raise InputError(f"{model.name} has no heads to measure", "choose a model that still has heads")

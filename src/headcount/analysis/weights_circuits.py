@@ -35,14 +35,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.routes import position_labels
 from headcount.analysis.weights_inputs import InputParts, ModelInputs, SiteInputs, require_own
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
-from headcount.models.transformer import EncoderDecoder, Residual, Transformer
+from headcount.models.transformer import DecoderOnly, EncoderDecoder, Residual, Transformer
 from headcount.results import Contradiction, HeadName, Share
 from headcount.seeds import stream
-from headcount.tasks.base import SequenceTask, Task
+from headcount.tasks.base import SequenceTask, Task, key_positions, stack_positions
 
 N_NULL = 199
 """Number of random orders of the output tokens with which a copying score is compared."""
@@ -159,10 +158,8 @@ class _SiteReading:
         if self.task.output_type == "class":
             return tuple(map(str, range(n)))
         task = cast(SequenceTask, self.task)
-        if site.stack == "decoder" and is_key and site.kind == "self":
-            labels = [each.label for each in task.decoder_input_positions]
-            return tuple(labels) if len(labels) == n else tuple(map(str, range(n)))
-        return tuple(position_labels(task, "encoder" if is_key else site.stack, n))
+        positions = key_positions(task, site.stack, site.kind) if is_key else stack_positions(task, site.stack)
+        return tuple(each.label for each in positions) if len(positions) == n else tuple(map(str, range(n)))
 
     def head(self, head: HeadId) -> HeadReading:
         """Return what the weights of one head of this block match and copy."""
@@ -276,12 +273,16 @@ def copying_score(matrix: NDArray[np.float64]) -> tuple[float, float]:
 
 def _direct_path(inner: Transformer, site: HeadSite, inputs: ModelInputs) -> Tensor | None:
     """Return the matrix [output token, d_model] from a block's output to the logits; None without a direct path."""
-    if not isinstance(inner, EncoderDecoder) or site.stack != "decoder":
+    if isinstance(inner, DecoderOnly):
+        last_norm, layers = inner.norm, inner.layers
+    elif isinstance(inner, EncoderDecoder) and site.stack == "decoder":
+        last_norm, layers = inner.decoder_norm, inner.decoder
+    else:
         return None
     if inner.config.norm == "pre":
-        norms: list[nn.Module] = [inner.decoder_norm]
+        norms: list[nn.Module] = [last_norm]
     else:
-        after = [module for module in inner.decoder.modules() if isinstance(module, Residual)]
+        after = [module for module in layers.modules() if isinstance(module, Residual)]
         norms = [each.norm for each in after[after.index(inner.blocks[site].residual) :]]
     path = inner.to_logits.weight.detach().double().cpu()
     for norm in reversed(norms):

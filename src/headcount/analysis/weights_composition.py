@@ -62,8 +62,7 @@ class Composition:
     score: float
     """Composition score of the two heads through this projection: ratio of norms, less that of random matrices."""
     path: Share | None = None
-    """Largest share of an event (a carry) that moves along this path, over ways such as `1s to 10s`, or None.
-    """
+    """Largest share of an event (a carry) that moves along this path, over ways such as `1s to 10s`, or None."""
     way: str = ""
     """The way on which `path` was measured, from where a carry arises to where it is read: `1s to 10s`; or empty."""
 

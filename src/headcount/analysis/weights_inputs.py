@@ -28,7 +28,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.limits import N_WEIGHTS
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.masking import AttentionMask
-from headcount.models.transformer import Classifier, EncoderDecoder, Transformer
+from headcount.models.transformer import Classifier, DecoderOnly, EncoderDecoder, Transformer
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask
 from headcount.training.evaluation import SequenceModel
@@ -139,8 +139,10 @@ class SiteInputs:
         difference = float(((own - weights) * self.is_query[:, None, :, None]).abs().max())
         if not difference <= TOLERANCE:  # also if a weight is not a number
             raise InstrumentError(
-                f"attention weights computed for {self.site} differ from the model's by {difference:.1g}",
-                "choose another model: the position encoding of this one changes scores in an unknown way",
+                f"the attention weights that headcount recomputes for {self.site} differ from the model's own by "
+                f"{difference:.1g}",
+                "choose another model: the position encoding of this one changes attention scores in a way that "
+                "headcount cannot recompute",
             )
 
 
@@ -192,7 +194,11 @@ def read_inputs(model: OpenModel, n: int = N_WEIGHTS, *, seed: int = 0) -> Model
 
 
 def _decoder_norms(inner: Transformer) -> list[nn.LayerNorm]:
-    parts = (inner.decoder, inner.decoder_norm) if isinstance(inner, EncoderDecoder) else ()
+    parts: tuple[nn.Module, ...] = ()
+    if isinstance(inner, EncoderDecoder):
+        parts = inner.decoder, inner.decoder_norm
+    elif isinstance(inner, DecoderOnly):
+        parts = inner.layers, inner.norm
     return [module for part in parts for module in part.modules() if isinstance(module, nn.LayerNorm)]
 
 
@@ -200,6 +206,7 @@ def _site_inputs(inner: Transformer, site: HeadSite, inputs: Any, args: Any, kwa
     attention = cast(MultiHeadAttention, inner.blocks[site].attention)
     masking = kwargs.get("masking") or AttentionMask()
     own, source = inputs[-1 if site.stack == "decoder" else 0].cpu(), inputs[0].cpu()
+    own = torch.cat([each.cpu() for each in inputs], dim=1) if isinstance(inner, DecoderOnly) else own
     x, is_cross = args[0].double().cpu(), site.kind == "cross"
     y, tokens = (args[1].double().cpu(), source) if is_cross else (x, own)
     is_query, is_key = (each == each if inner.pad_id is None else each != inner.pad_id for each in (own, tokens))
@@ -227,16 +234,19 @@ def require_own(model: OpenModel) -> Transformer:
     Raise an error for other models, and for position encodings that rotate queries and keys.
     """
     inner = model.inner
-    if not isinstance(inner, EncoderDecoder | Classifier) or model.task is None:
+    if not isinstance(inner, EncoderDecoder | DecoderOnly | Classifier) or model.task is None:
         raise InputError(
-            f"weights can be read only in models that headcount trained, and {model.label or model.name} is not",
-            "give a run or sample:addition; what the heads of any model attend to: headcount heads MODEL --stats",
+            "the weights of heads can be analysed only in models that headcount trained, and "
+            f"{model.label or model.name} is not one",
+            "give the folder of a model that headcount trained, or sample:addition",
+            "to measure what the heads of any other model attend to, use: headcount heads MODEL --stats",
         )
     for encoding in (each for each in inner.modules() if isinstance(each, Encoding)):
         base = encoding.inner if isinstance(encoding, Randomised) else encoding
         if type(base).rotate_qk is not Encoding.rotate_qk:
             raise InputError(
-                f"{type(base).__name__} rotates queries and keys, so scores do not split into tokens and positions",
-                "choose a model whose encoding is added to the embeddings or to the scores",
+                f"{type(base).__name__} rotates queries and keys, so attention scores cannot be split into a part "
+                "from tokens and one from positions",
+                "choose a model whose position encoding is added to the embeddings or to the attention scores",
             )
     return inner

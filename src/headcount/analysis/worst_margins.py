@@ -255,7 +255,8 @@ def judge(model: OpenModel, answers: ClassModel, decision: Decision, lengths: It
     rounding = max((abs(case.margin - case.own_margin) for case in cases.values()), default=0.0)
     if rounding > TOLERANCE:
         raise CheckFailed(
-            f"logits of whole sequences differ by {rounding:.1e} from the mean over what their positions see",
+            f"the model's logits for whole sequences differ by {rounding:.1e} from the mean of the logits that "
+            "headcount computes for each position",
             "this is a fault in headcount, not in what the model has learned: please report it",
         )
     return WorstMargins(
@@ -445,7 +446,8 @@ def _answer(answers: ClassModel, sequences: Sequence[list[int]], in_last_class: 
     last = len(answers.task.classes) - 1
     if (answered.labels != np.where(in_last_class, last, 0)).any():
         raise CheckFailed(
-            f"the task {answers.task.name} contradicts its own table of allowed neighbours",
+            f"the right answers of the task {answers.task.name} contradict its own table of numbers that may stand "
+            "side by side",
             "this is a fault in the task: please report it",
         )
     return answered

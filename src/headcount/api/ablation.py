@@ -91,7 +91,7 @@ def ablate_heads(
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in measured_lengths]
     if examples and experiments[0].examples is None:
         raise InputError(
-            f"--examples needs a model that is measured on the tokens of a task, and {opened.name} is not",
+            f"--examples needs a model that is measured on a task of headcount, and {opened.name} is not",
             "leave --examples out",
         )
     for replacement in replacements or ():

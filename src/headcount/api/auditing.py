@@ -109,4 +109,4 @@ def require_feedback_folder(folder: str | Path, models: Sequence[str]) -> None:
 
 def _require_count(n: int | None) -> None:
     if n is not None and n < 1:
-        raise InputError(f"--n must be at least 1, got {n}", "it is a number of examples of the test set")
+        raise InputError(f"--n must be at least 1, got {n}", "it is the number of test examples to use")

@@ -78,7 +78,10 @@ def claim_all(
     parts = read_statements(statements) if isinstance(statements, str | Path) else map(_statement, statements)
     unique = tuple(dict.fromkeys(parts))
     if not unique:
-        raise InputError("no claim was given", 'give one, such as "E0H1 prunable-together"')
+        raise InputError(
+            "no claim about a model was given",
+            'give one, such as "E0H1+E0H2 prunable-together": heads 1 and 2 of encoder layer 0 can be removed together',
+        )
     given: Sequence[AnyModel] = models if isinstance(models, list | tuple) else [models]  # type: ignore[list-item]
     opened = [open_model(model, run_adapter=run_adapter) for model in given]
     by_model = []
@@ -120,5 +123,6 @@ def _statement(claim: str | Statement) -> Statement:
 def _require(n: int | None) -> None:
     if n is not None and n < MIN_N:
         raise InputError(
-            f"--n must be at least {MIN_N}, got {n}", "or leave --n out: each kind of claim has its own default"
+            f"--n must be at least {MIN_N}, got {n}",
+            "it is the number of examples; leave --n out for the default of each kind of claim",
         )

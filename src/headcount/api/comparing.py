@@ -60,7 +60,7 @@ def compare_runs(
     if len(studies) == len(runs):
         rows, n_planned = _study_rows(studies, names), sum(study.n_planned for study in studies)
     elif part is not None:
-        raise InputError(f"--part {part} chooses a part of a study, but {runs[0]} is a run", "leave --part out")
+        raise InputError(f"--part {part} chooses a part of a study, but {runs[0]} is a single run", "leave --part out")
     else:
         folders = run_folders(runs)
         rows, n_planned = labelled_rows(folders, names), 0
@@ -93,7 +93,9 @@ def find_study(name: str | Path, part: str | None = None) -> StudyRuns | None:
         if (folder / PLAN).is_file() and not RunFolder(folder).holds_a_run:
             return _read_plan(folder, part)
     if str(name) in shipped() and not Path(name).exists():
-        raise InputError(f"the study {name} has no runs in the working directory", f"run it: headcount study {name}")
+        raise InputError(
+            f"the study {name} has no trained models in the working directory", f"run it: headcount study {name}"
+        )
     return None
 
 
@@ -136,7 +138,8 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
     wanted = [label_column(name) for name in by if label_column(name) not in known]
     if "seed" in wanted:
         raise InputError(
-            "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+            "runs cannot be compared by seed, because results are averaged over seeds",
+            "name another setting, such as encoding",
         )
     rows = []
     for study, folder, name, labels in every:
@@ -186,7 +189,8 @@ def labelled_rows(folders: Sequence[RunFolder], by: Sequence[str]) -> list[Row]:
         column = label_column(name)
         if column == "seed":
             raise InputError(
-                "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
+                "runs cannot be compared by seed, because results are averaged over seeds",
+                "name another setting, such as encoding",
             )
         if not any(column in each for each in labels):
             known = dict.fromkeys(setting for each in labels for setting in each)

@@ -123,7 +123,7 @@ def run_course(
     """
     if os.name != "posix":
         raise InputError(
-            "several models can be measured in one call on Linux and macOS only", "name one model at a time"
+            "several models can be measured in one call only on Linux and macOS", "name one model at a time"
         )
     if not timeout > 0:
         raise InputError(f"--timeout must be above 0, got {timeout:g}", "it is the number of seconds per model")

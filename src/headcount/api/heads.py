@@ -70,8 +70,8 @@ def show_heads(
     """
     opened, given = open_model(run, sites=sites), inputs if inputs is not None else on
     if norm_weighted and not opened.records_attention:
-        what = f"norm_weighted needs a run: {opened.label} does not record the vectors that keys add"
-        raise InputError(what, "leave it out: attention weights can be read from any model")
+        what = f"norm_weighted needs a model that headcount trained: {opened.label} does not record its value vectors"
+        raise InputError(what, "leave norm_weighted out: attention weights alone can be read from any model")
     if given is None:
         patterns = average_patterns(opened.task_attention(), split, norm_weighted=norm_weighted)
     elif isinstance(given, str) and isinstance(opened, RunModel):

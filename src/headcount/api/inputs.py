@@ -57,7 +57,10 @@ def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[Toke
     Positions are named by the token ids of the row, or 0, 1, ... if no tensor holds token ids.
     """
     if not are_tensors(inputs):
-        raise InputError(f"inputs must be tensors, got {type(inputs).__name__}", "give texts as `on`")
+        raise InputError(
+            f"inputs must be tensors, got {type(inputs).__name__}",
+            "give tensors, or give texts with the argument on=...",
+        )
     module, batch = input_batch(opened, inputs)
     if batch.n_inputs < 1:
         raise InputError("the input tensors have 0 rows", "give tensors whose first axis counts the examples")

@@ -45,6 +45,7 @@ from headcount.hooks.streams import KINDS as STREAM_KINDS
 from headcount.hooks.streams import PatchedPositions, StreamCapture, StreamId, StreamPatches, Streams
 from headcount.hooks.wrapping import wrap
 from headcount.limits import PROVEN_ON
+from headcount.models.transformer import DecoderOnly
 
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | str
 """Inputs of a model: a tensor, several in order, tensors by name as from a tokenizer, or a text."""
@@ -166,7 +167,7 @@ def ablated(
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor | None:
             if replacement.needs_donors and len(z) < 2:
                 raise InputError(
-                    f"by={by!r} takes the output of another row of the batch, but this pass has one row",
+                    f"by={by!r} replaces a head's output by that of another row, but the batch has only one row",
                     "pass two rows or more, or use by='zero' or by='mean'",
                 )
             first = positions.first(site, z.shape[1])
@@ -223,12 +224,14 @@ def patched(
     experiment = _experiment(opened, inputs)
     proof = _prove(opened, experiment, gates)
 
+    reads_prompt = isinstance(opened.inner, DecoderOnly)
+
     def values_at(site: HeadSite) -> ValuesOf:
         def values(z: Float[Tensor, "row query head d_head"]) -> Tensor:
             first, outputs = positions.first(site, z.shape[1]), z.clone()
             for i, head in enumerate(opened.sites[site].heads):
                 if head in patches:
-                    _write_patch(head, outputs[..., i, :], patches[head].to(z), first)
+                    _write_patch(head, outputs[..., i, :], patches[head].to(z), first, is_prefix=reads_prompt)
             return cast(Tensor, _only_at(changed, z, outputs, first))
 
         return values
@@ -328,10 +331,15 @@ def _mean_at(mean: Float[Tensor, "position head d_head"], first: int, n_queries:
     return torch.cat([known, mean.mean(dim=0).expand(n_queries - len(known), -1, -1)])
 
 
-def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int) -> None:
-    """Overwrite a head's own output [batch, query, d_head] with a patch, which is a tensor that the user gave."""
+def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int, *, is_prefix: bool = False) -> None:
+    """Overwrite a head's own output [batch, query, d_head] with a patch, which is a tensor that the user gave.
+
+    With `is_prefix`, a pass from the first position on may end before the patch does, as when a model reads a question
+    before it decodes.
+    """
     given = patch
-    if (first or own.shape[1] == 1) and patch.dim() == 3 and patch.shape[1] > 1:  # one step of decoding with a cache
+    is_step = bool(first) or own.shape[1] == 1  # one step of decoding with a cache
+    if patch.dim() == 3 and patch.shape[1] > 1 and (is_step or (is_prefix and own.shape[1] < patch.shape[1])):
         given = patch[:, first : first + own.shape[1]]
         own = own[:, : given.shape[1]]
     fits = given.dim() <= own.dim() and all(
@@ -339,8 +347,9 @@ def _write_patch(head: HeadId, own: Tensor, patch: Tensor, first: int) -> None:
     )
     if not fits or given.shape[-1] != own.shape[-1]:
         raise InputError(
-            f"the patch for {head.short} has shape {tuple(patch.shape)}, but the head outputs shape {tuple(own.shape)}",
-            "give [batch, query, d_head] with the sizes of the head's output; batch and query may be 1",
+            f"the patch for {head.short} has the shape {tuple(patch.shape)}, but the output of this head has the shape "
+            f"{tuple(own.shape)} (batch, query, d_head)",
+            "give a tensor of the shape of the head's output; its batch and query axes may also have size 1",
         )
     own.copy_(given.expand_as(own))
 

@@ -20,7 +20,7 @@ from headcount.experiments.donors_and_means import means_of
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.gates import eval_mode
 from headcount.models.exporting import ExportedModel, export, in_half_precision, not_runnable
-from headcount.models.transformer import Classifier, EncoderDecoder, Model
+from headcount.models.transformer import Classifier, DecoderOnly, EncoderDecoder, Model
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, SequenceTask, Task
 from headcount.training.answers import answer, classify
@@ -40,10 +40,12 @@ def live_model(model: OpenModel, n_examples: int = N_EXAMPLES) -> LiveModel:
     """
     if not isinstance(model, RunModel):
         raise InputError(
-            f"the page cannot run {model.label}: its engine knows the models that headcount trains",
-            "name a run, such as runs/addition or sample:addition",
+            f"{model.label} cannot run inside a web page: only models that headcount trained can",
+            "name one, such as runs/addition or sample:addition",
         )
     task, module = model.run.task, model.run.model
+    if isinstance(module, DecoderOnly):
+        raise not_runnable("decoder-only model")
     if not getattr(task, "masks_padding", True):
         raise not_runnable("padding that is not masked")
     examples = held_out(task, n_examples)
@@ -77,7 +79,7 @@ def _answers(module: Model, task: Task, examples: Any) -> Any:
     with eval_mode(module):
         if isinstance(module, EncoderDecoder):
             return answer(module, cast(SequenceTask, task), examples).free
-        assert isinstance(module, Classifier), "there are two kinds of model"
+        assert isinstance(module, Classifier), "decoder-only models are refused"
         return classify(module, cast(ClassTask, task), examples).predicted[:, None]
 
 

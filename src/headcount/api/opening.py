@@ -81,8 +81,9 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
     folder = locate(run)
     if not folder.holds_a_run or is_external(folder.config_file.parent):
         raise InputError(
-            f"no run and no model in {run}",
-            "give a run folder, sample:addition, a folder of a Hugging Face model, or my_adapter.py:Class",
+            f"there is no model in {run}",
+            "give the folder of a model that headcount trained, sample:addition, the folder of a Hugging Face model, "
+            "or my_adapter.py:Class, where Class inherits headcount.Adapter",
         )
     return load(run)
 

@@ -19,6 +19,7 @@ from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.figures.pair_patching import draw_pair_patch
 from headcount.heads import HeadId
+from headcount.models.transformer import DecoderOnly
 from headcount.suggestions import suggestion
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import SequenceModel
@@ -78,7 +79,10 @@ def _pair(
     if opened.task is None:
         return _text_pair(opened, receiver, donor, answers)
     if answers is not None:
-        raise InputError("--answers is for models without a task", "leave it out: the task knows the right answers")
+        raise InputError(
+            "--answers is only for models without a task of headcount",
+            "leave --answers out: the model's task defines the right answers",
+        )
     parsed = [opened.task.parse(text) for text in (receiver, donor)]
     require_equal_lengths(*(each.shape[1] for each in parsed))
     examples = np.concatenate(parsed)
@@ -86,7 +90,7 @@ def _pair(
         return _class_pair(opened, examples)
     task = cast(SequenceTask, opened.task)
     inputs, labels = cast(SequenceModel, opened.answers).teacher_forced(examples)
-    positions = torch.nonzero(labels[0] != labels[1]).flatten().tolist()
+    positions = torch.nonzero((labels[0] != labels[1]) & (labels >= 0).all(dim=0)).flatten().tolist()
     if not positions:
         raise InputError(f"{receiver} and {donor} have the same answer", "choose two examples with different answers")
     one, other = ([each[i : i + 1] for each in inputs] for i in range(2))
@@ -140,6 +144,8 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
         )
     (stack,) = stacks
     n = pair.receiver[1 if stack == "decoder" and len(pair.receiver) > 1 else 0].shape[1]
+    if isinstance(opened.inner, DecoderOnly):
+        n = sum(tokens.shape[1] for tokens in pair.receiver)
     known: dict[str, list[int]] = {str(i): [i] for i in range(n)}
     if opened.task is not None and opened.task.output_type == "sequence":
         task = cast(SequenceTask, opened.task)
@@ -148,7 +154,7 @@ def _queries(opened: OpenModel, pair: Pair, heads: Sequence[HeadId], at: Sequenc
     queries: list[int] = []
     for name in at:
         if name not in known:
-            raise InputError(f"the head {heads[0].short} has no position {name!r}", suggestion(name, known))
+            raise InputError(f"the head {heads[0].short} has no query position {name!r}", suggestion(name, known))
         queries += known[name]
     return sorted(set(queries))
 

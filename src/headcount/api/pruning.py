@@ -177,24 +177,28 @@ def _require_searchable(opened: OpenModel, selection_set: Experiment, loss: floa
     """Raise an error for invalid limits, or if the model is no better than guessing on the selection examples."""
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
         raise InputError(
-            f"--loss must be in [0, 1), got {loss}", "it is the largest drop that is allowed; 0.01 is one point"
+            f"--loss must be in [0, 1), got {loss}",
+            "it is the largest drop in the score that removing heads may cause; 0.01 is one point",
         )
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(
-            f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}", "it is the number of random removal orders"
+            f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}",
+            "it is the number of random orders in which heads are removed",
         )
     scores = run_interventions(selection_set, [])
     clean, baseline = float(selection_set.aggregate(scores.clean)), scores.majority_baseline
     if selection_set.metric.is_loss and clean <= baseline:
         raise InputError(
-            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, and guessing has {-baseline:.3f}",
-            "a model that is no better than guessing has nothing to lose: choose data that the model was trained for",
+            f"{opened.name} is no better than guessing, so removing heads cannot make it worse: its loss on "
+            f"{selection_set.data} is {-clean:.3f} nats, and that of guessing is {-baseline:.3f}",
+            "choose data that the model was trained for",
         )
     constant = selection_set.majority_baseline
     if selection_set.metric.in_points and clean - constant < CRITICAL:
         raise InputError(
-            f"{opened.name} scores {clean:.3f} on {selection_set.data}, and the best constant answer {constant:.3f}",
-            "a model that is no better than guessing has nothing to lose: choose a more accurate model or length",
+            f"{opened.name} is hardly better than guessing, so removing heads cannot make it worse: it scores "
+            f"{clean:.3f} on {selection_set.data}, and always giving the same answer scores {constant:.3f}",
+            "choose a more accurate model, or a sequence length at which this one is accurate",
         )
 
 

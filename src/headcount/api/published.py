@@ -31,8 +31,8 @@ def compare_published(runs: Sequence[str | Path]) -> tuple[ComparedWithPublished
     """
     compared = published_beside(run_folders(runs))
     if not compared:
-        what = "headcount has no published results of models like these runs"
-        raise InputError(what, "train models that have published results: headcount study reports")
+        what = "headcount has no published results to compare with these models"
+        raise InputError(what, "train models of which results were published: headcount study reports")
     return compared
 
 

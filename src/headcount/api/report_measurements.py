@@ -184,12 +184,14 @@ def _routes(model: OpenModel, data: Data, quiet: bool) -> Routes | None:
     return _on_fewer(lambda fewer: (measure(n=fewer) if fewer else measure()).result, N_SCAN, MIN_QUARTETS)
 
 
-def _stretch(model: OpenModel, data: Data, quiet: bool) -> Stretch:
-    """Measure accuracy by length; with a time limit, only on lengths that take seconds."""
+def _stretch(model: OpenModel, data: Data, quiet: bool) -> Stretch | None:
+    """Measure a classifier's accuracy by length; with a time limit, only on lengths that take seconds."""
+    if model.task is not None and model.task.output_type == "sequence":
+        return None
     measure = partial(stretch, model, draw=REPORTED, save=model.has_output, quiet=quiet)
     if time_limit() is None:
-        return measure().result[0]
-    return measure(lengths=BRIEF_LENGTHS, n=BRIEF_N).result[0]
+        return cast(Stretch, measure().result[0])
+    return cast(Stretch, measure(lengths=BRIEF_LENGTHS, n=BRIEF_N).result[0])
 
 
 MEASUREMENTS = (
@@ -205,7 +207,7 @@ MEASUREMENTS = (
     Measurement("ablation", "the ablation of each head", "ablation", (Ablation,), _ablate),
     Measurement("stretch", "accuracy by length", "stretch", (Stretch,), _stretch),
     Measurement("pruning", "the removal of several heads", "pruning", (Pruning,), _prune),
-    Measurement("routes", "the heads that move the task's event (such as the carry)", "routes", (Routes,), _routes),
+    Measurement("routes", "the heads that move the task's event", "routes", (Routes,), _routes),
     Measurement("stats", "the attention statistics of heads", "head-stats", (Specialisation,), _by(head_stats)),
     Measurement("roles", "the roles of heads", "head-roles", (HeadRoles,), _roles),
     Measurement("certificate", "the verification", "certificate", VERIFICATIONS, _verify),

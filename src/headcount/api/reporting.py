@@ -216,7 +216,8 @@ def gather(
         data = tensor_dataset(tensors, metric) if callable(metric) else None
     elif metric is not None:
         raise InputError(
-            "`metric` is only for a PyTorch module with its input tensors", "give the tensors: data=tensors"
+            "`metric` is only for a PyTorch module whose input tensors are given as `data`",
+            "give the tensors: data=tensors",
         )
     elif bare := [model.label for model in opened if type(model) is OpenModel]:
         raise InputError(f"{bare[0]} is a PyTorch module, which needs input tensors", "give them: data=tensors")
@@ -239,7 +240,10 @@ def gather(
 def _require_data(data: Data, models: Sequence[OpenModel]) -> None:
     """Raise an error for data on which these models cannot be measured, before any long measurement begins."""
     if not models:
-        raise InputError("--data is for models without a task, and every model here has one", "leave --data out")
+        raise InputError(
+            "--data is only for models without a task of headcount, and every model given has one",
+            "leave --data out: these models are measured on examples of their tasks",
+        )
     for model in models:
         model.examples(data, None, None, None)
 

@@ -96,5 +96,6 @@ def _require(n: int) -> None:
     if n < MIN_N:
         raise InputError(
             f"--n must be at least {MIN_N}, got {n}",
-            "--n is the number of sets of four examples for each way, such as 1s to 10s; fewer give no usable interval",
+            "it is the number of sets of four examples for each pair of digits, such as a carry from the 1s to the "
+            "10s; with fewer sets, confidence intervals are too wide to be of use",
         )

@@ -149,7 +149,9 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
         if by_id.get(name, name) not in checks:
             every_check = f"the checks are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
             advice = suggestion(name, checks)  # for a wrong number, no name is similar
-            raise InputError(f"no check {name!r}", advice if advice.startswith("did you mean") else every_check)
+            raise InputError(
+                f"the audit has no check {name!r}", advice if advice.startswith("did you mean") else every_check
+            )
     wanted = {by_id.get(name, name) for name in names}
     return {name: check for name, check in checks.items() if name in wanted}
 
@@ -265,7 +267,9 @@ def _reasons_to_ignore(checks: Mapping[str, Check], ignore: Mapping[str, str]) -
     reasons = {}
     for key, reason in ignore.items():
         if not reason.strip():
-            raise InputError(f"{key} is ignored without a reason", f'say why: --ignore {key}="classes are skewed"')
+            raise InputError(
+                f"no reason is given to ignore the check {key}", f'say why: --ignore {key}="classes are skewed"'
+            )
         for name in checks_named([key]):
             reasons[name] = reason
     return {name: reason for name, reason in reasons.items() if name in checks}

@@ -124,8 +124,8 @@ class Check:
         """Run the check on a model and return its finding; the finding may say that the check does not apply."""
         if isinstance(model, AuditedSequenceModel) and self.sequences is not None:
             if self.needs_decoding and not model.can_decode:
-                return not_applicable("the adapter has no generate(), so there are no decoded answers")
+                return not_applicable("the headcount.Adapter class has no generate(), so there are no decoded answers")
             return self.sequences(model)
         if isinstance(model, AuditedClassifier) and self.classes is not None:
             return self.classes(model)
-        return not_applicable(f"this check is about {self.subject}")
+        return not_applicable(f"this check applies only to {self.subject}")

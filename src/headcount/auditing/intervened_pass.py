@@ -97,8 +97,8 @@ def run_with(
             seen.even = find_even_heads(layout, probes.n_rows, run)
         for path in state.unhooked():  # baukit registers hooks when a context is created, so they were active before
             raise InputError(
-                f"the context registered its hook at {path} already before it was entered",
-                "give a function that creates the context: lambda: ...",
+                f"the context manager registered its hook on the module {path} before the context was entered",
+                "give a function that creates the context manager: lambda: ...",
             )
         seen.left = tuple(state.differences()) if _is_context(context) else ()
     except InputError:
@@ -123,7 +123,7 @@ def _own_output(seen: IntervenedPass) -> Tensor:
     tensors = tensors_of(last := Event("", True, 0), seen.kept.get(last))
     if not tensors:
         raise InputError(
-            "the intervention's function returned neither a context nor handles of hooks, and did not run the model",
+            "the intervention's function returned no context manager and no hook handles, and did not run the model",
             "return what register_forward_hook() returned, or call the model in the function, on the given inputs",
         )
     return tensors[0]

@@ -176,7 +176,9 @@ def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
         return model
     module = model.model if isinstance(model, Run) else model
     if not isinstance(module, nn.Module):
-        raise InputError(f"{type(model).__name__} is not a model", "give a torch.nn.Module, or a run that was loaded")
+        raise InputError(
+            f"{type(model).__name__} is not a model", "give a torch.nn.Module, or a model from headcount.load()"
+        )
     return OpenModel.of_module(module, sites)
 
 
@@ -207,7 +209,7 @@ def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], h
     for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
         if check.fault:
             what = f"the slices of z (the head outputs) at {name} are not whole heads: {check.fault}"
-            raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the paths in `sites`")
+            raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the paths of modules in `sites`")
 
 
 def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:

@@ -205,15 +205,15 @@ class BlockLayout:
         for name, site in sites.items():
             if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
                 raise InputError(
-                    f"interventions at {name} cannot be audited: its heads have their own axis, or a parameter "
+                    f"interventions at {name} cannot be audited: its head outputs have an axis for heads, or no module "
                     "projects them",
-                    "the last axis of z (the head outputs) must hold the heads side by side, and a module must "
-                    "project z",
+                    "the outputs of all heads must be side by side on the last axis of one tensor, and a module (such "
+                    "as nn.Linear) must project this tensor",
                 )
             if site.projection not in paths:
                 raise InputError(
                     f"the output projection of {name} is not in this model",
-                    "check the sites: they may belong to another model",
+                    "check `sites` (the list of attention blocks): it may belong to another model",
                 )
         projections = {paths[projection]: names for projection, names in sites.projections.items()}
         above = Counter(each for path in projections for each in modules_above(path))
@@ -258,7 +258,7 @@ class BlockLayout:
             if Event(path, False, 0) not in met:
                 raise InputError(
                     f"the model never calls {path}, the output projection of {sharing[0]}",
-                    "leave this attention block out of the sites, or give a model that uses the projection",
+                    "leave this attention block out of `sites`, or give a model that uses the projection",
                 )
             self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
             self._find_entrance(path, met)

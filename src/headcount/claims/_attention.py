@@ -48,12 +48,14 @@ def measure(case: ClaimCase, targets: tuple[str, ...], role: str) -> Judgement:
     """Measure the attention of each head that the claim is about, and the drop in score without these heads."""
     if case.model.task is None and not role:
         raise InputError(
-            f"a claim {case.claim.kind.name} is about positions of a task, and {case.model.name} has no task",
+            f"a claim of the kind {case.claim.kind.name} is about token positions of a task, and {case.model.name} has "
+            "no task of headcount",
             f"without a task, these kinds of claims can be judged: {_kinds_with('role')}",
         )
     if case.model.task is not None and not targets:
         raise InputError(
-            f"a claim {case.claim.kind.name} is measured on texts, and {case.model.name} has a task",
+            f"a claim of the kind {case.claim.kind.name} is measured on texts, but {case.model.name} is measured on "
+            "examples of its task",
             f"on a task, these kinds of claims can be judged: {_kinds_with('targets')}",
         )
     drops = drops_of(case)  # first, because without data this raises an error at once

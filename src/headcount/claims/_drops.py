@@ -63,7 +63,7 @@ class Drops:
         if self._needs_skill and not is_above_baseline(clean, baseline):
             raise InputError(
                 f"with all heads, the model scores {percent(clean)}, less than {limit_text(CRITICAL)} above the best "
-                "constant answer: there is too little accuracy to lose"
+                "constant answer: there is too little accuracy that ablation could lower"
             )
 
     def drop(self, heads: Sequence[HeadId]) -> PairedDifference:

@@ -25,7 +25,7 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
     assert task.words.event is not None, "require_event has checked this"
     if task.words.event.name != event:
         raise InputError(
-            f"the task {task.name} has no {event}, so no head can carry it",
+            f"the task {task.name} has no {event} that a head could carry",
             f"write carries-the-{task.words.event.name} instead",
         )
     quartets = case.once(("quartets", n, case.seed), lambda: task.quartets(stream(case.seed, "quartets"), n))
@@ -33,11 +33,13 @@ def way_into(case: ClaimCase, n: int) -> Quartets:
     ways |= {each.read: each for each in quartets if each.chain == 1}
     place = case.claim.objects[0]
     if place not in ways:
-        raise InputError(f"the answer has no place {place!r} into which a {event} goes", suggestion(place, ways))
+        raise InputError(
+            f"the answer has no {task.words.place} {place!r} that receives a {event}", suggestion(place, ways)
+        )
     if not len(ways[place]):
         raise InputError(
             f"the task of {case.model.name} has no examples with a {event} into the {place}",
-            "choose another place, or a model whose task has such examples",
+            f"choose another {task.words.place}, or a model whose task has such examples",
         )
     return ways[place]
 

@@ -392,10 +392,12 @@ def parse(text: str) -> Claim:
     if not name:
         names = f"the kinds of claims are: {', '.join(by_name)}"
         raise InputError(
-            f"{text!r} is not a claim", "write SUBJECT KIND [OBJECT], such as E0H1 prunable-together", names
+            f"{text!r} is not a claim",
+            "write a subject and a kind of claim (some kinds need an object, too), such as: E0H1 prunable-together",
+            names,
         )
     if name not in by_name:
-        raise InputError(f"no kind of claim {name!r} in {text!r}", suggestion(name, by_name))
+        raise InputError(f"{name!r} in {text!r} is no kind of claim", suggestion(name, by_name))
     kind = by_name[name]
     events = [each for each in _events() if EVENT in kind.name and kind.name.replace(EVENT, each) == name]
     event = events[0] if events else ""

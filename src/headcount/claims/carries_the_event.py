@@ -32,7 +32,7 @@ def measure(case: ClaimCase) -> Judgement:
         patches = routes.EventPatches(model, quartets)
         if patches.n < MIN_N:
             raise InputError(
-                f"too few examples: in {patches.n} of {len(quartets)} sets of four, the model answers all four right",
+                f"too few examples: the model is right on all four examples in {patches.n} of {len(quartets)} sets",
                 "raise --n",
             )
         ((_, _, moved, placebo),) = patches.head_shares([case.heads], 1)

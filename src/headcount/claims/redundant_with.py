@@ -12,7 +12,7 @@ def measure(case: ClaimCase) -> Judgement:
     """Measure the drop without two heads minus the sum of the drops without each of them, on the same examples."""
     (head,), other = case.heads, case.model.find_head(case.claim.objects[0])
     if head == other:
-        raise InputError(f"{head.short} cannot be redundant with itself", "name two heads")
+        raise InputError(f"{head.short} cannot be redundant with itself", "name two different heads")
     drops = drops_of(case)
     both, alone, alone_other = drops.losses([(head, other), (head,), (other,)])
     interaction = drops.evidence(

@@ -64,7 +64,7 @@ def points(text: str) -> float:
     try:
         return float(text) / 100
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of points, such as 1 or 0.5") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of percentage points, such as 1 or 0.5") from error
 
 
 def run(args: argparse.Namespace) -> Output:

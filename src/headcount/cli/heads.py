@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> Output:
             "leave --on, --data and --separator out",
         )
     if args.norm_weighted and not model.records_attention:
-        what = f"--norm-weighted needs a run: {model.label} does not record the vectors that keys add"
-        raise InputError(what, "leave it out: attention weights can be read from any model")
+        what = f"--norm-weighted needs a model that headcount trained: {model.label} does not record its value vectors"
+        raise InputError(what, "leave --norm-weighted out: attention weights alone can be read from any model")
     if args.stats:
         return _stats(model, args)
     if args.all_test:

@@ -1,4 +1,4 @@
-"""`headcount stretch MODEL...`: measure how far a classifier extrapolates beyond its training lengths."""
+"""`headcount stretch MODEL...`: measure how far a model extrapolates beyond its training lengths."""
 
 import argparse
 from dataclasses import asdict
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lengths", type=lengths, metavar="INT,...", help=f"lengths to test [{','.join(map(str, LENGTHS))}]"
     )
-    negatives = "kinds of unsorted sequences to test, such as adjacent or shuffle, and `patterns` [all five]"
+    negatives = "kinds of examples to test, such as adjacent, shuffle and patterns, or all-carry [all]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
     draw = "number of the random draw of test sequences; settings were chosen on draw 0, reports use draw 1 [0]"
@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Measure how far the classifiers extrapolate beyond their training lengths, and describe each result."""
     from headcount import api
-    from headcount.describing.length_generalisation import describe
+    from headcount.analysis.answer_lengths import AnswerStretch
+    from headcount.describing import answer_lengths, length_generalisation
     from headcount.files import require_writable
 
     names, code, broken = all_models(args.models), 0, list[str]()
@@ -59,7 +60,12 @@ def run(args: argparse.Namespace) -> Output:
         shown = api.join_stretches(saved, args.out or "runs/stretch", **settings)
         broken = [f"{part.name}: {part.error}" for part in course.values() if part.error]
     cells = [{"name": result.name, **asdict(cell)} for result in shown.result for cell in result.cells]
-    lines: list[Line] = [block for result in shown.result for block in describe(result)]
+    lines: list[Line] = []
+    for result in shown.result:
+        if isinstance(result, AnswerStretch):
+            lines += answer_lengths.describe(result)
+        else:
+            lines += length_generalisation.describe(result)
     if len(names) == 1:
         lines += verification_line(api.open_on_task(names[0], run_adapter=args.run_adapter))
     lines += [f"broken: {message}" for message in broken]
@@ -68,7 +74,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 PART = Command(
-    "measure how far a classifier extrapolates beyond its training lengths",
+    "measure how far a model extrapolates beyond its training lengths",
     add_arguments,
     run,
     ("headcount stretch sample:sortedness", "headcount stretch sample:sortedness --lengths 16,64,256 --n 200"),

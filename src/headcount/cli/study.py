@@ -113,7 +113,7 @@ def _with_own_verb(study: VerbStudy, args: argparse.Namespace) -> Output:
         flag = "--run" if args.only is not None else "--retries"
         raise InputError(
             f"{flag} cannot be used with the study {args.study}",
-            f"see the flags of its own verb: headcount {study.verb} --help",
+            f"see the flags of its own command: headcount {study.verb} --help",
         )
     out = Path(args.out or Path("runs") / args.study)
     if args.dry_run:

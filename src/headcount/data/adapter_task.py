@@ -226,15 +226,18 @@ class AdapterClasses(AdapterModel):
         columns = labels.tolist() if labels.dim() == 1 else []
         if len(set(columns)) < len(self.task.classes):
             raise InputError(
-                f"encode() returned the labels {labels.tolist()} for the answers {', '.join(self.task.classes)}",
-                "return one label per row: the number of its class",
+                f"encode() must return a different label for each class, got the labels {labels.tolist()} for the "
+                f"answers {', '.join(self.task.classes)}",
+                "return one label per question: the number of the class that is its answer",
             )
         return [int(column) for column in columns]
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
         """Return the model's answers to these examples; only examples of equal length share a batch (no padding)."""
         if first:
-            raise InputError("the position ids of an adapter's model cannot be shifted", "leave `first` out")
+            raise InputError(
+                "position ids can be shifted (`first`) only in models that headcount trained", "leave `first` out"
+            )
         pairs, columns = pairs_of(self.task, examples), self.columns
         all_logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
         lengths = self.task.lengths(examples)

@@ -267,7 +267,7 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
     n = {len(each) for each in inputs}
     if len(n) != 1 or 0 in n:
         raise InputError(
-            f"the inputs have different numbers of rows: {sorted(n)}",
+            f"the input tensors must have equally many rows and at least one, got the numbers of rows {sorted(n)}",
             "give tensors whose first axis counts the same examples",
         )
     metric, sizes = find_metric(score, ()), {size for each in inputs for size in each.shape[1:]}
@@ -359,8 +359,8 @@ def _require_logits(logits: Tensor, labels: Tensor) -> None:
     """Raise an error unless the model outputs one row of logits per labelled token."""
     if logits.dim() != 3 or logits.shape[:2] != labels.shape:
         raise InputError(
-            f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each of "
-            f"{tuple(labels.shape)} tokens",
+            f"the model outputs a tensor of shape {tuple(logits.shape)}, not logits of shape "
+            f"({', '.join(map(str, labels.shape))}, size of the vocabulary)",
             "load it with its language-modelling head (AutoModelForMaskedLM, AutoModelForCausalLM, ...)",
         )
 

@@ -87,7 +87,9 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(
-            f"encode() returned labels with {labels.dim()} axes", "return [row] for classes, [row, position] for tokens"
+            f"encode() returned labels with {labels.dim()} axes, but labels must have one or two",
+            "return one class number per question (one axis), or one token id per question and position of the answer "
+            "(two axes)",
         )
     device = next(model.parameters()).device
     require_logits(model.require_answer([each.to(device) for each in inputs]), labels)
@@ -215,7 +217,7 @@ def own_pairs(adapter: Adapter) -> Pairs:
     if type(adapter).data is Adapter.data:
         raise InputError(
             f"{type(adapter).__name__} names no task, and has no data() to measure its model on",
-            'set task = "addition", or write data()',
+            'set task = "addition" (or another task), or write data(), which returns pairs of question and answer',
         )
     return _read_pairs(adapter, "data")
 
@@ -321,9 +323,11 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
                 "labels must be ids of tokens or classes that the model outputs",
             )
         return
-    wanted = f"[{', '.join(map(str, label_shape))}, {'token' if labels.dim() == 2 else 'class'}]"
+    last = "size of the vocabulary" if labels.dim() == 2 else "number of classes"
+    wanted = f"[{', '.join(map(str, label_shape))}, {last}]"
     raise InputError(
-        f"forward() returned a tensor of shape {list(shape)}, not one row of logits for each label: {wanted}",
+        f"forward() returned a tensor of shape {list(shape)}, not one row of logits for each label, which is the shape "
+        f"{wanted}",
         _reshaping(shape, label_shape),
     )
 
@@ -364,7 +368,7 @@ def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
     first, second = model.require_answer(one), model.require_answer(two)
     if torch.equal(first, second) and not torch.equal(first, first[:, :1].expand_as(first)):
         raise InputError(
-            "forward() gives the same logits whatever answer it is fed",
+            "forward() gives the same logits whatever answer is in the inputs from encode()",
             "if it decodes, move that code into generate(); forward() should make one pass on the inputs of encode()",
             "if the model needs no answer as input, encode() should leave it out",
         )
@@ -469,7 +473,7 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
             return answer
     except UserCodeError:  # the data have one class only, and doubling its name gives no class
         return answer
-    advice = "add generate() to the adapter, or ask a question of its task or data()"
+    advice = "add generate() to the headcount.Adapter class, or ask a question of its task or data()"
     raise InputError(
         f"{adapter_name(adapter)} needs an answer as input, and no answer to {question!r} is known", *faults, advice
     )

@@ -73,7 +73,7 @@ class TokenizedModel:
         """Raise an error for an encoder-decoder, which takes two texts."""
         if self.has_decoder:
             raise InputError(
-                f"{type(self.model.model).__name__} is an encoder-decoder, which is scored on answers",
+                f"{type(self.model.model).__name__} is an encoder-decoder, which needs texts and their right outputs",
                 "give a table with the columns source and target, with a tab between",
             )
 
@@ -137,13 +137,15 @@ def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
         if (name := _for_text(tokenized)) is None:
             raise InputError(
                 f"{type(tokenized.model.model).__name__} outputs no tokens, so plain text cannot be scored",
-                "load it with a language-modelling head, or give a table: text and label, or first, second and score",
+                "load it with a language-modelling head, or give a table with the columns text and label, or first, "
+                "second and score",
             )
         return formats[name]
     if not fitting:
         known = "; ".join(f"{' and '.join(each.columns)} ({each.summary})" for each in formats.values())
         raise InputError(
-            f"no format has the columns of {table.name} ({', '.join(table.header)})", f"give one of: {known}"
+            f"the columns of {table.name} ({', '.join(table.header)}) fit none of the known formats",
+            f"give a table with one of these sets of columns: {known}",
         )
     return fitting[0]
 
@@ -277,7 +279,10 @@ def windows(table: Table, tokenized: TokenizedModel, n_special: int | None = Non
 def _of_running_text(table: Table, ids: Sequence[int], room: int) -> Windows:
     length = min(room, len(ids) // 2)
     if length < 2:
-        raise InputError(f"{table.name} is only {len(ids)} tokens long", "give a text of a few hundred words or more")
+        raise InputError(
+            f"{table.name} is only {len(ids)} tokens long, which is too short to measure on",
+            "give a text of a few hundred words or more",
+        )
     n = len(ids) // length
     pieces = [ids[i * length : (i + 1) * length] for i in range(n)]
     return Windows(pieces, clusters_of(n), f"windows of {length} tokens of {table.name}", length)

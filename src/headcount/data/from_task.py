@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.data.dataset import (
@@ -24,7 +25,7 @@ from headcount.data.dataset import (
 from headcount.errors import InputError
 from headcount.limits import N_LENGTH, require_room_for
 from headcount.seeds import stream
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens, past_end
 
 LONGEST = 8192
 """Largest length of sequences that are drawn."""
@@ -73,6 +74,7 @@ def task_dataset(
 
 def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: torch.device) -> EvalBatch:
     batch, given = task.encode(examples), task.decoding_start.given
+    is_filled = _on(device, past_end(batch.answer, task.end_id)[:, len(given) :])
     begins_right = torch.from_numpy((batch.answer[:, : len(given)] == given).all(axis=1)).to(device)
     labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
 
@@ -81,7 +83,7 @@ def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: 
 
         No decoding is needed, because it is fed the same tokens up to its first error.
         """
-        return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
+        return ((logits.argmax(dim=-1) == right) | is_filled).all(dim=1) & begins_right
 
     inputs = _on(device, batch.source), _on(device, batch.decoder_input)
     return EvalBatch.scored(rows, inputs, {FREE.name: free_running, **token_scores(labels)})
@@ -92,7 +94,7 @@ def _class_batch(task: ClassTask, rows: Rows, examples: Examples, device: torch.
     return EvalBatch.scored(rows, [_on(device, batch.source)], class_scores(_on(device, batch.labels)))
 
 
-def _on(device: torch.device, tokens: Tokens) -> Tensor:
+def _on(device: torch.device, tokens: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(tokens)).to(device)
 
 

@@ -67,7 +67,9 @@ class OwnData:
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """Return `n` examples drawn from the user's training set; raise an error if the adapter has none."""
         if "train" not in self._splits:
-            raise InputError(f"there are no training examples in {NAME}", "add training_data() to the adapter")
+            raise InputError(
+                f"there are no training examples in {NAME}", "add training_data() to the headcount.Adapter class"
+            )
         return rng.permutation(self._splits["train"])[:n]
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:
@@ -224,7 +226,8 @@ class OwnClasses(OwnData, ClassTask):
 
 def _no_more(what: str) -> InputError:
     return InputError(
-        f"{NAME} do not say {what}", "if they belong to a task of headcount, name it in the adapter: task = ..."
+        f"{NAME} do not say {what}",
+        "if they belong to a task of headcount, name it in the headcount.Adapter class: task = ...",
     )
 
 

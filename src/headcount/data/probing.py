@@ -42,7 +42,8 @@ N_READ = 1000
 N_WORDS = 6
 """Number of different words in the random sequences for a classifier."""
 ONE_POSITION = (
-    "let encode() give each token its own position; attention on one example works without this: --on EXAMPLE"
+    "change encode() so that each token has a position of its own; this is not needed to see the attention on one "
+    "example: --on EXAMPLE"
 )
 Ids = NDArray[np.int64]
 """An array [text, position] of integers for the values that encode() made; equal integers mean equal values."""
@@ -108,8 +109,8 @@ class QuestionProbe:
         places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
         if missing := set(np.flatnonzero(varies)) - set(places):
             raise InputError(
-                f"encode() has no position for {len(missing)} tokens of a question: "
-                "no position has an id for each of them",
+                f"{len(missing)} tokens of a question cannot be found in the tensors of encode(): no position has a "
+                "different id for each value of such a token",
                 ONE_POSITION,
             )
         is_fixed = (inputs[source] == inputs[source][0]).all(axis=0)
@@ -160,12 +161,14 @@ class AnswerProbe:
         except HeadcountError as error:
             raise InputError(
                 f"encode() fails on the question {questions[0]!r} with the wrong answer {answers[0]!r}",
-                "encode() should accept any tokens, so that headcount can find out which position holds which token",
+                "encode() should accept wrong answers, too: headcount uses random answers to find out which "
+                "position holds which token",
                 error.what,
             ) from error
         if labels.dim() != 2:
             raise InputError(
-                "encode() returned labels of classes for a task of sequences", "return labels [row, position]"
+                "encode() returned class labels, but the answers of this task are sequences of tokens",
+                "return the labels as a tensor of shape [example, position], with one token id for each position",
             )
         tokens = np.array([task.read_answer(answer) for answer in answers])
         return cls(tuple(map(ids_of, inputs)), ids_of(labels), tokens)
@@ -232,7 +235,11 @@ def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
             answers.append(text)
         if len(answers) == n:
             return answers
-    raise InputError(f"no random answers of {n_written} tokens could be made for {task.name}", ONE_POSITION)
+    raise InputError(
+        f"headcount could not generate random answers of {n_written} tokens to {task.name}, with which it finds the "
+        "positions of tokens",
+        ONE_POSITION,
+    )
 
 
 def question_shape(text: str) -> str:
@@ -256,7 +263,11 @@ def random_questions(task: SequenceTask, shape: str) -> Examples:
         with suppress(InputError):
             rows += [row for row in task.parse(text) if task.show(row) == text]
     if len(rows) < 2:
-        raise InputError(f"no examples of {task.name} look like {shape}", ONE_POSITION)
+        raise InputError(
+            f"the task {task.name} accepts fewer than 2 random examples of the form {shape} (0: any digit, a: any "
+            "letter)",
+            ONE_POSITION,
+        )
     return np.stack(rows)
 
 

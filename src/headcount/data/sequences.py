@@ -92,6 +92,9 @@ def adapter_questions(adapter: Adapter) -> list[str]:
 def _spread(texts: Sequence[T]) -> list[T]:
     """Return at most `MOST_TEXTS` texts, evenly spaced; raise an error if there are none."""
     if not texts:
-        raise InputError("the file holds no text", f"a table needs one of the columns {', '.join(TEXT_COLUMNS)}")
+        raise InputError(
+            "the file contains no text to run the model on",
+            f"give a file with text; a table needs a column of texts, with one of the names {', '.join(TEXT_COLUMNS)}",
+        )
     places = np.linspace(0, len(texts) - 1, min(len(texts), MOST_TEXTS)).round().astype(int)
     return [texts[i] for i in places]

@@ -92,9 +92,12 @@ class Table:
         rows = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(rows):
             if "" in row:
-                raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
+                raise InputError(
+                    f"{self.where(i)} has an empty cell",
+                    f"every row needs a value in each of these columns: {', '.join(own)}",
+                )
         if len(rows) < 2:
-            raise InputError(f"{self.name} has {len(rows)} examples", "give at least 2 examples")
+            raise InputError(f"{self.name} has too few examples: {len(rows)}", "give at least 2 examples")
         return rows
 
     def texts(self) -> list[str]:
@@ -115,8 +118,8 @@ class Table:
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise InputError(  # a tokenizer would need gigabytes of memory
-                    f"{self.where(row)}: {column} holds {len(value):,} characters; a cell may hold at most "
-                    f"{MOST_CELL:,}",
+                    f"{self.where(row)}: the cell in the column {column} holds {len(value):,} characters, but at "
+                    f"most {MOST_CELL:,} are allowed",
                     "split the text into several rows",
                 )
             return value.strip()
@@ -125,8 +128,9 @@ class Table:
         if value is None or hasattr(value, "convert"):
             return "" if value is None else value
         raise InputError(
-            f"{self.where(row)}: {column} holds {type(value).__name__} {shortened(repr(value), 40)}",
-            "give a text or a number",
+            f"{self.where(row)}: the cell in the column {column} holds {shortened(repr(value), 40)}, of the type "
+            f"{type(value).__name__}",
+            "a cell must hold a text or a number",
         )
 
 
@@ -196,7 +200,7 @@ def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], l
 def _text_lines(path: Path) -> Table:
     """Return the texts of a plain text file as a table; every line that is not blank is one text."""
     if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
-        raise InputError(f"{path} is a table already: --lines is for plain text", "leave --lines out")
+        raise InputError(f"--lines is for plain text files, but {path} is a table or a folder", "leave --lines out")
     lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
     return _of_rows(path, ("text",), [(line,) for _, line in lines], [i for i, _ in lines])
 
@@ -234,7 +238,8 @@ def _from_csv(path: Path, text: str) -> Table:
     except csv.Error as error:
         raise InputError(
             f"line {end + 1} of {path} cannot be read as CSV: {error}",
-            'a cell with commas, quotes or line breaks is in quotes, and its own quotes are doubled: "say ""a"""',
+            "put a cell that contains commas, quotes or line breaks in quotes, and double the quotes inside it: "
+            '"say ""a"""',
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -259,8 +264,9 @@ def _from_jsonl(path: Path, text: str) -> Table:
     for i, value in numbered:
         if not isinstance(value, kind):
             raise InputError(
-                f"line {i} of {path} holds {type(value).__name__}, but the lines before it hold {kind.__name__}",
-                "write the same kind on every line: an object or a text",
+                f"line {i} of {path} holds JSON of the type {type(value).__name__}, but the lines before it hold "
+                f"{kind.__name__}",
+                "write a JSON object (dict) on every line, or a JSON string (str) on every line",
             )
     values, numbers = [value for _, value in numbered], [i for i, _ in numbered]
     if kind is str:
@@ -278,7 +284,8 @@ def _parsed(path: Path, number: int, line: str) -> Any:
         raise InputError(f"line {number} of {path} is not JSON: {error}", allowed) from error
     if not isinstance(value, dict | str):
         raise InputError(
-            f"line {number} of {path} holds {shortened(line, 40)}, which is neither an object nor a text", allowed
+            f"line {number} of {path} holds {shortened(line, 40)}, which is neither a JSON object nor a JSON string",
+            allowed,
         )
     return value
 
@@ -298,7 +305,8 @@ def _from_disk(path: Path) -> Table:
     except Exception as error:  # a damaged dataset may raise anything
         explanation = shortened(" ".join(str(error).split()), 200)
         raise InputError(
-            f"could not read the dataset in {path}: {type(error).__name__}: {explanation}", "write it again"
+            f"could not read the dataset in {path}: {type(error).__name__}: {explanation}",
+            "save the dataset again with its method save_to_disk",
         ) from error
     return _of_columns(data, path.name, lambda split: str(path / split))
 
@@ -315,11 +323,14 @@ def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
     """
     if isinstance(data.column_names, Mapping):
         splits = list(data.column_names)
-        raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
+        raise InputError(
+            f"{name} is divided into the splits {', '.join(splits)}, and none of them was chosen",
+            f"choose one, such as {split(splits[-1])}",
+        )
     if data.column_names is None or not hasattr(data, "__len__"):
         raise InputError(
-            f"{name} is a stream, whose length is not known",
-            "take a part of it: datasets.Dataset.from_list(list(data.take(1000)))",
+            f"{name} is a streaming dataset, whose number of examples is not known",
+            "take its first examples: datasets.Dataset.from_list(list(data.take(1000)))",
         )
     plain = data.with_format(None) if hasattr(data, "with_format") else data
     features = getattr(data, "features", None) or {}

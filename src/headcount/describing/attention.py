@@ -53,7 +53,7 @@ def summary_table(result: AttentionSummary) -> DataTable:
 
 
 def conclusions(result: AttentionSummary) -> list[Sentence]:
-    """Return sentences that name the heads that stand out in each role, with attention weight, 95 % CI and rank."""
+    """Return sentences that name the heads that attend unusually much to a kind of token, with weight, CI and rank."""
     sentences = list[Sentence]()
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
         heads = [head for site in result.sites_of(stack, kind) for head in site.heads]

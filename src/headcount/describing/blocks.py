@@ -22,7 +22,7 @@ class Sentence:
 
     text: str
     rests_on: str = ""
-    """The id of the figure or table that the sentence rests on; empty if there is none."""
+    """The id of the figure or table that shows what the sentence says; empty if there is none."""
     is_decided: bool = True
     """False if the sentence says that the data leave the question undecided."""
 

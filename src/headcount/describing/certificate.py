@@ -36,7 +36,7 @@ def conclusions(certificate: Certificate, title: str, rests_on: str = "") -> lis
 
 
 def details(certificate: Certificate) -> list[Block]:
-    """Return an empty list, because a certificate is described by sentences alone, without tables or figures."""
+    """Return an empty list: a certificate (a check of all examples) is described by sentences, not by tables."""
     return []
 
 
@@ -83,7 +83,7 @@ def _rounding(certificate: Certificate, rests_on: str) -> Sentence:
 
 
 def checked_table(certificates: Sequence[tuple[str, Certificate]], name: str, command: str = "") -> DataTable:
-    """Return a table of certificates with one row per model; `certificates` are pairs (model title, certificate)."""
+    """Return a table of models that were checked on all examples; `certificates` are pairs (model title, outcome)."""
     rows: list[tuple[Cell | str, ...]] = []
     for title, each in certificates:
         margin = Cell("") if each.least_margin is None else Cell(f"{each.least_margin:.2f}", each.least_margin)

@@ -15,7 +15,7 @@ NOT_CORRECTED = "Each interval is the 95 % CI of one claim; the intervals are no
 
 
 def describe(result: ClaimResult) -> list[Block]:
-    """Return blocks on one claim: the verdict, the reasons for it, and a table of the evidence."""
+    """Return report blocks on one claim: the verdict, the reasons for it, and a table of the evidence."""
     blocks: list[Block] = [Conclusions(tuple(conclusions(result)))]
     if result.evidence:
         blocks.append(_evidence_table(result))
@@ -110,7 +110,7 @@ def _bracketed(evidence: Evidence) -> str:
 
 
 def describe_all(result: ClaimsResult) -> list[Block]:
-    """Return blocks on several claims: a sentence for each claim, and a table with its verdict on each model."""
+    """Return report blocks on several claims: a sentence for each claim, and a table with its verdict on each model."""
     sentences = tuple(_summary(result, statement) for statement in result.statements)
     columns = ("claim", "who says it", *result.models, "supported in")
     rows = tuple(_row(result, statement) for statement in result.statements)
@@ -142,7 +142,10 @@ def _summary(result: ClaimsResult, statement: Statement) -> Sentence:
 
 
 def _deciding_n(result: ClaimResult) -> str:
-    """Return ` (--n 5000 would decide)` for an undecided claim; empty for other verdicts, or if a control fails."""
+    """Return in brackets how many examples would decide an undecided claim: ` (--n 5000 would decide)`; else "".
+
+    If a control fails, more examples would not decide the claim, and the text is empty, too.
+    """
     if result.verdict != "undecided" or result.failed_controls:
         return ""
     return " (effect at the threshold)" if result.n_needed is None else f" (--n {result.n_needed} would decide)"

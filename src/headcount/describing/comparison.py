@@ -1,4 +1,4 @@
-"""How do runs of a study compare? Each variant over its seeds, differences between variants, and rankings of heads."""
+"""How do variants of a model compare over seeds? Values of each variant, their differences, and rankings of heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headcount.studies.summary import Concordance, PairedVariants, RankingSummary, SeedSummary, VariantSummary
 
 MOST_VALUES = 10
-"""Largest number of single values in a cell of a table; all of them are in the JSON."""
+"""Largest number of single values that one table cell lists; the JSON file has all of them."""
 HALF = 0.5
 """Share of seeds above which something holds in most of them."""
 METHODS = {
@@ -34,7 +34,7 @@ LEVELS = {
 
 
 def describe(summary: SeedSummary, measures: Sequence[str]) -> list[Block]:
-    """Return blocks on these measures: what was compared, tables of variants and their differences, and figures."""
+    """Return report blocks on these measures: what was compared, tables of variants and differences, and figures."""
     blocks: list[Block] = [Conclusions(tuple(introduction(summary)))]
     shown = [each for each in summary.variants if each.measure in measures]
     blocks.append(_variants_table(shown))
@@ -173,7 +173,7 @@ def k_of_n(runs: Proportion) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return a value with its unit, as text; a share of 1 is written in percent.
+    """Return a value with its unit, as text; a value with the unit `share` is written in percent.
 
     >>> value_text(0.125, "share"), value_text(0.125, "points"), value_text(3.0, "heads"), value_text(0.01234, "nats")
     ('12.5 %', '12.5 points', '3 heads', '0.0123 nats')

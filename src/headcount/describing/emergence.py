@@ -25,7 +25,7 @@ EXPLANATION = (
 
 
 def describe(result: Emergence, prefix: str = "") -> list[Block]:
-    """Return blocks for each variant of the study: sentences, two figures by training step, a table of snapshots."""
+    """Return report blocks for each variant of a study: sentences, figures by training step, a table of snapshots."""
     blocks: list[Block] = []
     for i, variant in enumerate(result.variants):
         end = f"-{i}" if i else ""
@@ -90,7 +90,7 @@ def _range(texts: Sequence[str]) -> str:
 
 
 def _brackets(firsts: Sequence[tuple[TrainingHistory, SnapshotHeads]]) -> str:
-    """Return a sentence on between which two snapshots of each run the first head begins to matter."""
+    """Return a sentence that says, for each run, between which two snapshots the first head begins to matter."""
     spans = []
     for run, first in firsts:
         before = run.before

@@ -36,7 +36,7 @@ BOTH_WAYS = (
 
 
 def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
-    """Return blocks on the accuracy of one model: sentences, and a table by group of examples."""
+    """Return report blocks on the accuracy of one model: sentences, and a table by group of examples."""
     return [
         Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
         accuracy_table("accuracy", title, evaluation),
@@ -74,7 +74,7 @@ def right_words(share: Proportion) -> str:
 
 
 def conclusions(title: str, evaluation: AnyEvaluation, rests_on: str) -> list[Sentence]:
-    """Return sentences on how accurate one model is, where it is worst, and whether its author's figure agrees."""
+    """Return sentences on how accurate a model is, on which examples it is worst, and on its author's claim."""
     sentences = [
         *(_writer(title, evaluation) if hasattr(evaluation, "exact") else _classifier(title, evaluation)),
         *_worst(evaluation),
@@ -141,7 +141,7 @@ def _classifier(title: str, evaluation: Any) -> list[Sentence]:
 
 
 def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
-    """Return sentences on the worst place of the answer, and on the worst group of each facet (way of grouping)."""
+    """Return sentences on the group with the lowest accuracy, one for each facet (way of grouping the examples)."""
     share = main_share(evaluation)
     by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:

@@ -20,7 +20,7 @@ HARDEST = "adjacent"
 PATTERNS = "patterns"
 """The kind of test example that contains hard sequences of both classes, sorted and unsorted."""
 EXERCISE = ("sinusoidal", "learned", "none")
-"""The position encodings that the exercise compares."""
+"""The position encodings that the university exercise compares; "none" is no encoding."""
 KIND_WORDS = {
     "adjacent": "single adjacent swaps",
     "shuffle": "full shuffles",
@@ -81,7 +81,7 @@ def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | No
 
 
 def is_accurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI of an accuracy lies above `ACCURATE`.
+    """Return whether a model is accurate at a length: the whole 95 % CI of its accuracy lies above 90 % (`ACCURATE`).
 
     A model that gives one answer to every example is never accurate.
     """
@@ -89,7 +89,7 @@ def is_accurate(cell: LengthResult) -> bool:
 
 
 def is_inaccurate(cell: LengthResult) -> bool:
-    """Return whether the whole 95 % CI of an accuracy lies below `ACCURATE`.
+    """Return whether a model is inaccurate at a length: the whole 95 % CI of its accuracy lies below `ACCURATE`.
 
     A model that gives one answer to every example is always inaccurate.
     """
@@ -102,9 +102,9 @@ def is_decided(cell: LengthResult) -> bool:
 
 
 def is_plain(result: Stretch) -> bool:
-    """Return whether a model differs from the exercise's standard model in nothing but its encoding and its pooling.
+    """Return whether a model differs from the standard sortedness model only in its position encoding and pooling.
 
-    Such a model has ordinary attention, and no structure of the task built in.
+    Such a model has ordinary attention, and no built-in structure of the task.
     """
     return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"
 

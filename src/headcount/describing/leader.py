@@ -35,7 +35,8 @@ def leader(
     """Return the item with the largest value (with `least`, the smallest), and the items that may lead as well.
 
     `estimate` gives the value of an item with its interval. An item is a rival unless the whole interval of some
-    item lies beyond the item's own interval. This is the rule by which `Effect.rank_low` is 1.
+    item lies beyond the item's own interval. This is the rule by which `Effect.rank_low` is 1. `bound` is a value,
+    such as a drop of 0, beyond which the whole interval of the leader must lie to show that it differs from it.
 
     >>> drops = {"E0H1": (30.0, 29.0, 31.0), "E0H2": (29.5, 28.5, 30.5), "E0H3": (2.0, 1.0, 3.0)}
     >>> leader(drops, drops.__getitem__, bound=0)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
-"""A function that returns the id of a table: for the name of a kind of negative (unsorted sequence), or `causes`."""
+"""A function that maps the name of a kind of negative (unsorted sequence), or `causes`, to the id of its table."""
 ANSWER_START = "Trained on lengths"
-"""First words of the sentence that answers the question of the exercise: which of three encodings extrapolate?"""
+"""First words of the sentence on which of three encodings extrapolate: sinusoidal, learned, and none."""
 EASIEST = "shuffle"
 ENCODING_WORDS = {"none": "a model without positions"}
 """Maps an encoding to the words for a model that has it, if they are not `a model with ENCODING positions`."""
 LENGTHS = (32, 64, 128, 256)
-"""Lengths at which the exercise asks for the accuracy."""
+"""Sequence lengths at which the university exercise asks for the accuracy."""
 UNCHANGED = 1e-3
 """Changes of a logit below this size are taken as rounding errors."""
 INTERVALS = "Brackets: 95 % Wilson intervals."
@@ -63,11 +63,11 @@ class Model(NamedTuple):
 
 
 Tested = tuple[Model, Extrapolation]
-"""A model, and how far it extrapolates on one kind of negative."""
+"""A model, and how far it extrapolates on one kind of negative (unsorted sequence)."""
 
 
 def describe(result: Stretch) -> list[Block]:
-    """Return blocks on how far one model extrapolates: sentences and tables by length."""
+    """Return report blocks on how far one model extrapolates: sentences and tables by length."""
     model, kind = Model(result.name, result), hardest_kind([result])
     sentences = conclusions([model], kind, lambda name: "stretch-causes" if name == "causes" else "stretch-accuracy")
     return [
@@ -106,9 +106,9 @@ def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sent
 
 
 def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
-    """Return a sentence on which encodings of the exercise extrapolate; none unless two of them can be compared.
+    """Return a sentence on which of the encodings sinusoidal, learned and none extrapolate.
 
-    Models can be compared if they were trained on the same lengths.
+    Return no sentence unless models with at least two of them were trained on the same lengths.
     """
     by_encoding = [(model.result.encoding, reach) for model, reach in tested if _is_asked(model.result)]
     trained = {model.result.trained for model, _ in tested if _is_asked(model.result)}
@@ -166,9 +166,9 @@ def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: in
 
 
 def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) -> list[str]:
-    """Return a sentence that names models which extrapolate, besides those with the encodings of the exercise.
+    """Return a sentence that names models which extrapolate, besides those with the encodings in `EXERCISE`.
 
-    Return none unless `answer` is the sentence on the encodings of the exercise.
+    Return none unless `answer` is the sentence on these encodings.
     """
     if not answer.text.startswith(ANSWER_START):
         return []
@@ -184,7 +184,7 @@ def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) ->
 
 
 def _is_asked(result: Stretch) -> bool:
-    """Return whether a model has one of the exercise's encodings and otherwise the exercise's architecture."""
+    """Return whether a model has an encoding in `EXERCISE`, and otherwise the standard sortedness architecture."""
     return is_plain(result) and result.encoding in EXERCISE
 
 
@@ -330,7 +330,7 @@ def _reason(result: Stretch, length: int) -> str:
 
 
 def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Return a table of accuracy at the exercise's lengths; no table if none of them was measured."""
+    """Return a table of accuracy at the lengths in `LENGTHS`; no table if none of them was measured."""
     measured = [
         (each.marked_title, each.result)
         for each in models
@@ -343,7 +343,7 @@ def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> lis
 def lengths_table(
     name: str, caption: str, column: str, models: Sequence[tuple[str, Stretch | PooledModel]], kind: str, command: str
 ) -> DataTable:
-    """Return a table of accuracy over all training lengths and at each of the exercise's lengths, a row per model."""
+    """Return a table of accuracy over all training lengths and at each length in `LENGTHS`, with a row per model."""
     rows, sizes = list[Row](), set[int]()
     for title, model in models:
         cells = [each for each in model.cells if each.negative == kind]

@@ -72,11 +72,11 @@ class LiveModel:
     n_positions: int
     """The largest number of tokens that the model can take."""
     n_mean: int
-    """The number of positions for which the mean outputs of heads are known."""
+    """The number of positions for which mean outputs of heads are stored, as mean ablation needs them."""
     precision: str
     """Precision of the weights: `half` or `single`."""
     n_right: int
-    """Number of the task's examples that the model answers right."""
+    """Number of the task's held-out examples that the model answers right."""
 
     def header(self) -> dict[str, Any]:
         """Return the data of this model for JSON, with names and shapes of the weight arrays but not their values."""

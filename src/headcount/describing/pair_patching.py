@@ -18,7 +18,7 @@ MOST = 8
 
 
 def describe(result: PairPatch) -> list[Block]:
-    """Return blocks on patched heads: the changed answer, and the heads that change it most if patched alone."""
+    """Return report blocks on patched heads: the changed answer, and the heads that change it most if patched alone."""
     names = some([short(head) for head in result.heads])
     at = f" at {some(list(result.at))}" if result.at else ""
     first = result.places[0]

@@ -20,11 +20,11 @@ HEADS, STREAMS, FIGURE = "heads", "streams", "map"
 """The last parts of three ids: of the table of heads, of the table of residual streams, and of the figure."""
 PREFIX = "routes-"
 WHOLE, PART, NOTHING = 0.9, 0.1, 0.05
-"""Shares of the logit gap: a patch moves the whole event from WHOLE on, a part from PART on, nothing below NOTHING."""
+"""Shares of the logit gap from which on a patch moves a whole event (such as a carry), a part of it, or anything."""
 
 
 def describe(result: Routes, title: str = "") -> list[Block]:
-    """Return blocks: a sentence for each route of the event (such as 1s to 10s), a figure, and tables of shares."""
+    """Return report blocks on the routes of an event, such as the carry from 1s to 10s: sentences, figure, tables."""
     title = title or result.name
     sentences = conclusions(result, title, f"{PREFIX}{HEADS}")
     alt, caption = sentences[0].text, f"Where the {result.event} travels"
@@ -33,13 +33,13 @@ def describe(result: Routes, title: str = "") -> list[Block]:
 
 
 def tables(result: Routes, title: str, prefix: str = PREFIX) -> list[DataTable]:
-    """Return tables of the shares of the event that heads and residual streams move; none if nothing was measured."""
+    """Return tables of the shares of the event (a carry) that heads and residual streams move; none if not measured."""
     every = [_head_table(result, title, prefix), _stream_table(result, title, prefix)]
     return [table for table in every if table.rows]
 
 
 def conclusions(result: Routes, title: str, rests_on: str = "") -> list[Sentence]:
-    """Return sentences on which heads move the event on each way, such as from the 1s to the 10s.
+    """Return sentences on which heads move the event (a carry) on each route, such as from the 1s to the 10s.
 
     Further sentences are on random donor examples, on attention blocks without a share, and on what holds by
     construction. `rests_on` is the id of the table that the sentences refer to.
@@ -105,7 +105,7 @@ def _at(result: Routes, head: PatchShare) -> str:
 
 
 def _donor_texts(result: Routes) -> list[str]:
-    """Return sentences on whether answers follow the event of a random donor, the example that a patch comes from."""
+    """Return sentences on whether answers take over the event (a carry) of a random example that is patched in."""
     texts = []
     carriers = {
         (each.what, way.read)
@@ -162,7 +162,7 @@ def _by_construction(result: Routes, ways: Sequence[Way]) -> list[str]:
 
 
 def _head_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Return a table of the share of the event that each head moves on each route; shares of at least 50 % are bold."""
+    """Return a table of the share of the event (a carry) that each head moves on each route, such as 1s to 10s."""
     ways = [way.name for way in result.ways]
     by_head: dict[str, dict[str, PatchShare]] = {}
     for each in (*result.heads, *result.blocks):
@@ -215,7 +215,7 @@ def _share_cell(each: PatchShare | None) -> Cell:
 
 
 def _stream_table(result: Routes, title: str, prefix: str) -> DataTable:
-    """Return a table of where the model holds the event: the share that each residual stream moves at each position."""
+    """Return a table of where the model holds the event (a carry): the share that each residual stream moves."""
     ways = [way.name for way in result.ways]
     by_place: dict[tuple[str, str], dict[str, PatchShare]] = {}
     for each in result.streams:

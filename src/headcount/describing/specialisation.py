@@ -25,7 +25,7 @@ Attending = tuple["HeadStats", "MeasureMean | None", str]
 
 
 def describe(result: Specialisation) -> list[Block]:
-    """Return blocks on what heads attend to: sentences, the figure, and the table of all heads."""
+    """Return report blocks on what heads attend to: sentences, the figure, and the table of all heads."""
     return [
         Conclusions(tuple(conclusions(result, result.name, "heads"))),
         stats_picture(result, result.name, "heads"),

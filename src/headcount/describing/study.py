@@ -111,7 +111,7 @@ def _with_prefix(block: Block, prefix: str) -> Block:
 
 
 def _right(part: PartResults) -> Answer | None:
-    """Return the answer on in how many seeds a model is proved right on every example, or how accurate models are."""
+    """Return the answer to the question in how many seeds the model is proved right, or how accurate the models are."""
     if len(part.summary.names) > 1:
         return None  # the comparison of variants says it
     measure = next((name for name in RIGHT if measured(part.summary, name)), None)
@@ -212,7 +212,7 @@ def _variants(part: PartResults) -> Answer | None:
 
 
 def _hardest(summary: SeedSummary, measure: str) -> list[VariantSummary]:
-    """Return a measure of every variant under its hardest condition: greatest length, group with the lowest median."""
+    """Return a measure for every variant at the greatest length and, of several groups, in that of lowest median."""
     rows = measured(summary, measure)
     lengths = [int(each.about["length"]) for each in rows if "length" in each.about]
     longest = [each for each in rows if not lengths or each.about.get("length") == max(lengths)]

@@ -26,7 +26,7 @@ DROP = "drop"
 
 @dataclass(frozen=True)
 class PartResults:
-    """Results over all finished runs of one part of a study."""
+    """Results over all finished runs of one part of a study (a part has a task and variants of its own)."""
 
     name: str
     """Name of the part; empty if the study has only one part."""

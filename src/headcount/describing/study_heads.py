@@ -155,7 +155,7 @@ def _places_table(part: PartResults, variants: Sequence[VariantFindings]) -> Dat
 
 
 def _drop_ranking(part: PartResults, variant: str) -> RankingSummary | None:
-    """Return how heads of a variant rank by their drop, under the kind of ablation that the other findings use."""
+    """Return the rankings of a variant's heads by drop in every seed, under the ablation that other answers use."""
     found = next((each for each in part.findings.variants if each.variant == variant), None) if part.findings else None
     wanted = found.replacement if found else None
     rankings = [
@@ -265,7 +265,8 @@ def _agreement_sentence(concordances: Sequence[Concordance], about: str) -> Sent
 def removal(part: PartResults) -> Answer | None:
     """Return the answer on how many heads can be removed together, and on the score that is left without them.
 
-    It also counts critical and redundant heads, and has the score without all heads that are harmless alone.
+    It also counts critical heads (over 10 points alone) and redundant heads (under 1 point alone), and has the score
+    without all heads that are harmless alone.
     """
     sentences, bars = list[Sentence](), list[Bar]()
     for variant in part.summary.names:
@@ -296,7 +297,7 @@ def removal(part: PartResults) -> Answer | None:
 
 
 def _first(part: PartResults, measure: str, variant: str) -> VariantSummary | None:
-    """Return the summary of a measure of one variant, under zero ablation if there are several kinds of ablation."""
+    """Return the summary over seeds of a measure of one variant; of several kinds of ablation, zero ablation."""
     rows = measured(part.summary, measure, variant)
     zero = [each for each in rows if each.about.get("replacement") == "zero"]
     return next(iter(zero or rows), None)
@@ -394,7 +395,7 @@ def routes(part: PartResults) -> Answer | None:
 
 
 def _route_answer(event: str, routes: Sequence[tuple[str, RouteFinding]], about: str) -> Sentence:
-    """Return a sentence on whether one block moves the largest share in most seeds, for each route of the event."""
+    """Return a sentence on which block moves the largest share of the event (a carry) in most seeds, on each route."""
     settled = [f"{route.site} from {way}" for way, route in routes if holds_in_most(route.leads)]
     n = routes[0][1].leads.n
     if not settled:
@@ -411,7 +412,7 @@ def _route_answer(event: str, routes: Sequence[tuple[str, RouteFinding]], about:
 
 
 def _never(findings: VariantFindings) -> str:
-    """Return a sentence that names the blocks which never move a tenth of the event, on any route or in any seed."""
+    """Return a sentence that names the blocks which move less than a tenth of the event (a carry) in every seed."""
     sites = dict.fromkeys(route.site for route in findings.routes)
     idle = [
         site for site in sites if all(route.takes_part.correct == 0 for route in findings.routes if route.site == site)
@@ -427,7 +428,7 @@ def _never(findings: VariantFindings) -> str:
 
 
 def functions(part: PartResults) -> Answer | None:
-    """Return the answer on which functions some head of an attention block has in most seeds, whatever its index."""
+    """Return the answer on which functions (such as moving the carry) some head of a block has in most seeds."""
     variants = [each for each in part.findings.variants if each.functions] if part.findings else []
     if not variants:
         return None

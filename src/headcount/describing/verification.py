@@ -30,7 +30,7 @@ KINDS: Mapping[str, ModuleType] = {
 
 
 def describe(outcome: Verification, title: str = "") -> list[Block]:
-    """Return blocks on the outcome of `headcount verify`; the first sentence is the verdict.
+    """Return report blocks on the outcome of `headcount verify`; the first sentence is the verdict.
 
     If a wrong answer was found, the last block is a command that shows it.
     """

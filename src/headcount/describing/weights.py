@@ -24,7 +24,7 @@ SHOWN_PATHS, SHOWN_PAIRS = 6, 10
 
 
 def describe(result: HeadWeights) -> list[Block]:
-    """Return blocks on a model's weights: sentences, a figure per attention block, tables of heads and of probes."""
+    """Return report blocks on a model's weights: sentences, figures of heads, and tables of heads and of probes."""
     sentences = [*_head_sentences(result), *_composition_sentences(result.compositions)]
     blocks: list[Block] = [Conclusions(tuple(sentences))]
     for name, heads in pages_of(result).items():
@@ -77,7 +77,7 @@ def _head_sentences(result: HeadWeights) -> Iterator[Sentence]:
 
 
 def _composition_sentences(result: Compositions) -> Iterator[Sentence]:
-    """Yield sentences on how paths between heads that patching found rank by their composition scores."""
+    """Yield sentences on how paths from head to head, found by patching, rank by composition score (from weights)."""
     n, paths = len(result.pairs), result.patched_paths
     if not result.pairs:
         return

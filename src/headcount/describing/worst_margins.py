@@ -23,7 +23,7 @@ def conclusions(result: WorstMargins, title: str, rests_on: str = "") -> list[Se
 
 
 def details(result: WorstMargins) -> list[DataTable | Picture]:
-    """Return a table with the sequence of smallest margin at each length, and a figure of these margins."""
+    """Return a table with the sequence that has the smallest margin at each length, and a figure of these margins."""
     caption, text = "Smallest margin over all sequences of each length", training_lengths(result).text
     return [margin_table(result), Picture(FIGURE, caption, text, lambda: draw_worst_margins(result))]
 
@@ -89,7 +89,7 @@ def _constant_words(constants: ConstantStretches) -> str:
 
 
 def margin_table(result: WorstMargins) -> DataTable:
-    """Return a table with the sequence of smallest margin of each class, at each length."""
+    """Return a table with the sequence that has the smallest margin, for each class and each length."""
     first, last = result.classes
     columns = ["length"]
     for name in (last, first):

@@ -139,7 +139,8 @@ class Randomised(Encoding):
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(
-                f"a sequence of {length} tokens needs as many position ids, but the model has {self.n_ids} random ids",
+                f"a sequence of {length} tokens needs {length} different position ids, but this model was trained "
+                f"with random ids from only {self.n_ids}",
                 "give a shorter sequence, or train with a larger --random-positions",
             )
         # The subset depends on a row's number of tokens, not on its padding: 8 tokens get the same ids in any batch.

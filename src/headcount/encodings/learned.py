@@ -39,7 +39,8 @@ class Learned(Encoding):
         if self.past_table == "error":
             raise InputError(
                 f"position {last} is past the end of the learned position table, which has {len(table)} rows",
-                "train with a larger --n-positions, with --past-table clamp or untrained, or use --encoding sinusoidal",
+                "train with a larger --n-positions, with --past-table clamp (it repeats the last row) or untrained "
+                "(it adds random rows), or with --encoding sinusoidal, which has no table",
             )
         if self.past_table == "clamp":
             return x + self.rows(ids.clamp(max=len(table) - 1)).to(x.dtype)

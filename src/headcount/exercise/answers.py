@@ -39,7 +39,7 @@ STATISTICS = ("operator", "diagonal", "aligned column", "carry column", "entropy
 FIRST = 5
 """Number of heads that the answer on the ranking of heads names."""
 NAMED = 4
-"""Largest number of heads that the answer on carries names for each kind of error."""
+"""Largest number of heads that the answer about carry propagation lists for each kind of error."""
 SHOWN = 5
 """Number of heat maps per head that are handed in: the average over examples, and four examples."""
 
@@ -51,7 +51,7 @@ def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelRes
     """
     parts = [
         "# Answers",
-        "All intervals are 95 % CIs. Each model is one training run; another seed may give other results.",
+        "All intervals are 95 % CIs. Each model is one training run; other seeds may differ.",
     ]
     if adders:
         parts += [f"## Problem 1: addition ({adders[0].title})"]
@@ -117,7 +117,7 @@ def _training(model: ModelResults) -> str:
             if value is not None
         ]
         steps = "" if record.steps is None else f" {record.steps:,} steps"
-        sentences.append(f"Training took{steps}{took}; final loss: {some(losses) if losses else 'not recorded'}.")
+        sentences.append(f"Training took{steps}{took}; loss: {some(losses) if losses else 'not recorded'}.")
     return " ".join(sentences)
 
 
@@ -153,7 +153,7 @@ def _bands(result: Ablation) -> str:
     for band, limit in LIMITS.items():
         names = [each.short for each in effects if each.band == band]
         parts.append(f"{len(names)} {band} ({limit}{f': {some(names, 8)}' if names else ''})")
-    return f"Heads by where the 95 % CI of their drop lies when they are removed alone: {'; '.join(parts)}."
+    return f"By the 95 % CI of each drop: {'; '.join(parts)}."
 
 
 def _carries(adder: ModelResults) -> str:
@@ -173,7 +173,7 @@ def _carry_sentence(result: Specialisation) -> str:
     top, *others = sensitivities(result)
     n = f"{len(responding_heads(result))} of {counted(1 + len(others), 'head')}"
     doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,}"
-    most = f"when a changed token makes a carry, it moves {percent(top.shift.mean)} more of its attention; {doubt}"
+    most = f"a token that makes a carry moves {percent(top.shift.mean)} more of its attention; {doubt}"
     return f"{n} respond to a carry, {top.short} most ({most})."
 
 
@@ -241,5 +241,5 @@ def _why(models: Sequence[ModelResults]) -> str:
     """Return sentences on why sinusoidal encodings can extrapolate and learned ones cannot, with measurements."""
     width = width_of(models)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
-    lookup = "A learned encoding is a table lookup: rows that training never uses get no gradient and stay random."
+    lookup = "A learned encoding is a table lookup: rows that training never uses stay random."
     return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])

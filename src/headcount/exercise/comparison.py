@@ -1,9 +1,9 @@
 """How does each number that the five published reports give compare with runs of ours that have the same fault?
 
-`published.toml` has the published numbers ("figures"). `comparison.toml` says which number of which model of ours is
-compared with each of them.
+`published.toml` has the published numbers. `comparison.toml` says which number of which model of ours is compared with
+each of them.
 
-The rule: a figure agrees if it lies in the 95 % prediction interval for one more training of ours, measured on a test
+The rule: a published number agrees if it lies in the 95 % prediction interval for one more training of ours, on a test
 set of the report's size. That is mean ± sqrt(t² s² (1 + 1/k) + z² p (1 - p) (1/n + 1/m)), where k is the number of our
 runs, s their standard deviation, t the quantile of Student's t for k - 1 degrees of freedom, p the mean as a share, and
 n and m are the sizes of our test set and of the report's. The second term is 0 for numbers without a test set.
@@ -38,7 +38,7 @@ from headcount.studies.summary import FEWEST, Method, mean_interval
 Verdict = Literal["agrees", "differs", "undecided", "not comparable", "not measured", "not published"]
 Kind = Literal["value", "length", "drop", "share of heads", "index", "necessary", "answer", "right"]
 SOUND = {"addition": "sound-adder", "sortedness": "sound-sorter"}
-"""Maps each task to the name of our model without a fault, whose numbers are shown beside every published figure."""
+"""Maps each task to the name of our model without a fault, whose numbers are shown beside every published number."""
 ORDINALS = {2: "nd", 3: "rd"}
 NEEDED = 0.01
 """Smallest drop in accuracy (1 point) that a head must cause if carries depend on this head alone."""
@@ -46,16 +46,16 @@ NEEDED = 0.01
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One published figure (a number of a report), and the same number of our runs."""
+    """One published number of a report, and the same number of our runs."""
 
     report: str
     key: str
-    """Key of the figure in `published.toml`, such as `addition.baseline`; empty for a number that no report has."""
+    """Key of the number in `published.toml`, such as `addition.baseline`; empty for a number that no report has."""
     task: str
     what: str
     unit: str
     published: str
-    """The published figure as text; empty if no report has it."""
+    """The published number as text; empty if no report has it."""
     published_low: float | None
     published_high: float | None
     """The ends of the range that a report gives; both are equal if it gives a single number."""
@@ -73,12 +73,12 @@ class ComparedFigure:
     method: Method | None
     expected_low: float | None
     expected_high: float | None
-    """The ends of the prediction interval that decides whether the published figure agrees with our runs."""
+    """The ends of the prediction interval that decides whether the published number agrees with our runs."""
     sound: tuple[float, ...]
     """The same number in each run of our model without a fault."""
     verdict: Verdict
     why: str
-    """Why the figure cannot be compared, or what its verdict rests on; empty for an ordinary comparison."""
+    """Why the published number cannot be compared, or what its verdict rests on; empty for an ordinary comparison."""
     cause: str
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -97,7 +97,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class PublishedComparison(Result):
-    """All figures of the five published reports, each compared with the same number of our runs."""
+    """All numbers of the five published reports, each compared with the same number of our runs."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("figures",)
     n_runs: int
@@ -110,7 +110,7 @@ class PublishedComparison(Result):
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure: its keys in `published.toml` and its value."""
+    """One published number: its keys in `published.toml` and its value."""
 
     report: str
     task: str
@@ -118,17 +118,17 @@ class Figure:
     """Keys in the table of the task: a name, then the key in a table or the index in a list."""
     value: Any
     siblings: Mapping[str, Any]
-    """All figures of the same table by key, this one included; for a list in a table, those with the same index."""
+    """All published numbers of the same table, this one included, by key; for lists, those with the same index."""
 
     @property
     def key(self) -> str:
-        """The keys of the figure without the report, joined with dots: `addition.drops.E1H1`."""
+        """The keys of the published number without the report, joined with dots: `addition.drops.E1H1`."""
         return ".".join((self.task, *self.path))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a published figure, or several of one kind, are compared with our runs (see `comparison.toml`)."""
+    """How a published number, or several of one kind, are compared with our runs (see `comparison.toml`)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -144,7 +144,7 @@ class Rule:
     """For a share of heads: the limit below which the drop of a head is counted."""
     sites: tuple[str, ...] = ()
     rank: int = 0
-    """Rank of the number of ours that is compared: 1 the largest, -1 the smallest, 0 the rank of the figure."""
+    """Rank of our number that is compared: 1 the largest, -1 the smallest, 0 that of the published number."""
     n: int | None = None
     rounding: float = 0.0
     why: str = ""
@@ -166,27 +166,27 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class Rules:
-    """The content of `comparison.toml`: models of ours, rules for published figures, and further numbers."""
+    """The content of `comparison.toml`: models of ours, rules for published numbers, and further numbers."""
 
     models: Mapping[str, KnownModel]
     figure: tuple[Rule, ...]
     extra: tuple[Rule, ...]
 
     def rule_for(self, figure: Figure) -> Rule | None:
-        """Return the first rule that applies to a published figure, or None if there is none."""
+        """Return the first rule in `comparison.toml` that applies to a published number, or None if there is none."""
         return next((rule for rule in self.figure if fnmatch(f"{figure.report}.{figure.key}", rule.at)), None)
 
 
 @cache
 def rules() -> Rules:
-    """Return the content of `comparison.toml`, which says how published figures are compared with our runs."""
+    """Return the content of `comparison.toml`, which says how published numbers are compared with our runs."""
     text = files("headcount.exercise").joinpath("comparison.toml").read_text(encoding="utf-8")
     read: Rules = type_adapter(Rules).validate_python(tomllib.loads(text))
     return read
 
 
 def figures() -> Iterator[Figure]:
-    """Yield every published figure of `published.toml`; each entry of a list or table is a figure of its own."""
+    """Yield every published number of `published.toml`; each entry of a list or table is a number of its own."""
     for report, parts in published_figures().items():
         for task, table in parts.items():
             for name, value in table.items():
@@ -232,7 +232,7 @@ class KnownRun:
     rows: tuple[Row, ...]
 
     def stored(self, rule: Rule, **more: Any) -> list[Row]:
-        """Return the stored rows that a rule selects; if several result files have some, those of most examples."""
+        """Return the rows of stored results that a rule selects; of several files, the one with most examples."""
         wanted = {"measure": rule.measure, **rule.where, **more}
         rows = [
             row
@@ -274,7 +274,7 @@ def _at_length(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | Non
 
 
 def _drop(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
-    """Return our drop of the same rank, because names of heads cannot be compared between two trainings."""
+    """Return our drop of the same rank as a published drop, as names of heads cannot be compared between trainings."""
     assert figure is not None, "ranks are those of published figures"
     rows = sorted(run.stored(rule), key=lambda row: -row["value"])
     rank = drop_rank(figure)
@@ -302,7 +302,7 @@ def _share_of_heads(rule: Rule, figure: Figure | None, run: KnownRun) -> Number 
 
 
 def _by_index(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None:
-    """Return the mean of a measure over all heads with one index, for the index of the same rank as the figure."""
+    """Return the mean of a measure over all heads with one index; the index has the rank of the published number."""
     assert figure is not None, "ranks are those of published figures"
     by_index = defaultdict[int, list[Row]](list)
     for row in run.stored(rule):
@@ -317,7 +317,7 @@ def _by_index(rule: Rule, figure: Figure | None, run: KnownRun) -> Number | None
 
 
 def index_rank(figure: Figure) -> int:
-    """Return the rank of a published figure on one head index among all head indices: 1 for the largest."""
+    """Return the rank of a published number on one head index among all head indices: 1 for the largest."""
     return sorted(figure.siblings, key=lambda index: -figure.siblings[index]).index(figure.path[-2]) + 1
 
 
@@ -349,14 +349,14 @@ NUMBERS: dict[Kind, Callable[[Rule, Figure | None, KnownRun], Number | None]] = 
     "answer": _answer,
     "right": _right,
 }
-"""Maps the kind of a rule to the function that computes our number from the stored rows of one run."""
+"""Maps the kind of a rule (how our number is chosen) to the function that reads it from the results of one run."""
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
 
 def compare(folders: Sequence[RunFolder]) -> PublishedComparison | None:
-    """Compare every published figure with these runs; return None if no run resembles a published model."""
+    """Compare every published number with these runs; return None if no run resembles a published model."""
     runs = known_runs(folders)
     if not runs:
         return None
@@ -414,13 +414,13 @@ def _compared(rule: Rule, figure: Figure | None, runs: Mapping[str, Sequence[Kno
 
 
 def usual_unit(rule: Rule) -> str:
-    """Return the unit of a number for which no run of ours has a value."""
+    """Return the unit of the numbers that a rule compares, for a rule for which none of our runs has a number."""
     units = {"validation loss": "nats", "attention: entropy": "nats", "seconds of training": "s", "drop": "points"}
     return "share" if rule.kind == "share of heads" else units.get(rule.measure, "share")
 
 
 def _cause(figure: Figure | None, rule: Rule) -> str:
-    """Return the fault that explains the published figure, as `published.py` gives it for each published model."""
+    """Return the fault that explains the published number, as `published.py` gives it for each published model."""
     report, task = (figure.report, figure.task) if figure else (rule.report, rule.task)
     if task == "addition":
         return WRONG_SUMS[report]
@@ -458,7 +458,7 @@ def _verdict(
     published: tuple[float | None, float | None],
     expected: tuple[float, float] | None,
 ) -> tuple[Verdict, str]:
-    """Return whether a published figure agrees with our values, and what that rests on (see the top of this file)."""
+    """Return whether a published number agrees with our values, and what that rests on (see the top of this file)."""
     if figure is None:
         return ("not published", "") if values else ("not measured", "none of our runs has this number")
     if rule.why:
@@ -484,7 +484,7 @@ def _verdict(
 
 
 def published_range(figure: Figure | None) -> tuple[float | None, float | None]:
-    """Return the lowest and the highest number of a published figure, such as `0.48 to 0.54`; None for words."""
+    """Return the lowest and the highest value of a published range such as `0.48 to 0.54`; None for words."""
     if figure is None:
         return None, None
     if isinstance(figure.value, int | float):
@@ -497,7 +497,7 @@ def published_range(figure: Figure | None) -> tuple[float | None, float | None]:
 
 
 def published_text(figure: Figure | None, unit: str) -> str:
-    """Return a published figure as text, with shares in percent and drops in points."""
+    """Return a published number as text, with shares in percent and drops in points."""
     if figure is None:
         return ""
     if _is_example(figure.value):
@@ -511,7 +511,7 @@ def published_text(figure: Figure | None, unit: str) -> str:
 
 
 def what_words(rule: Rule, figure: Figure | None) -> str:
-    """Return in words what a figure measures, with the length, the encoding, the rank and the head that it is about."""
+    """Return in words what a published number measures, with its length, encoding, rank or head if it has one."""
     words = rule.what
     if figure is None:
         return words

@@ -1,4 +1,4 @@
-"""Describe how numbers of the five published reports ("figures") compare with ours: how many agree, and tables."""
+"""Describe how numbers of the five published reports compare with ours: how many agree, and tables."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STATISTICS = ("specialisation", "column_alignment", "carry")
 DECIDED: tuple[Verdict, ...] = ("agrees", "differs")
 OTHERS: tuple[Verdict, ...] = ("undecided", "not comparable", "not measured")
 MOST_NAMED = 8
-"""Largest number of figures that a sentence names."""
+"""Largest number of published numbers that a sentence names."""
 
 
 def table_of(figure: ComparedFigure) -> str:
-    """Return the key in `TABLES` of the table that lists a figure."""
+    """Return the key in `TABLES` of the table that lists a published number."""
     name = figure.key.split(".")[1] if figure.key else ""
     if figure.task == "sortedness":
         return "sortedness"
@@ -43,7 +43,7 @@ def table_of(figure: ComparedFigure) -> str:
 
 
 def describe(result: PublishedComparison) -> Section:
-    """Return a section on all figures: a sentence and a table for each kind, and the rule by which figures agree."""
+    """Return a section on all published numbers: a sentence and a table for each kind, and the rule of comparison."""
     blocks: list[Block] = []
     sentences, missing = list[Sentence](), list[str]()
     for name, caption in TABLES.items():
@@ -66,7 +66,7 @@ def describe(result: PublishedComparison) -> Section:
 
 
 def _sentence(caption: str, figures: Sequence[ComparedFigure], rests_on: str) -> Sentence:
-    """Return a sentence that counts the published figures of one table by verdict, and names those that differ."""
+    """Return a sentence that counts the published numbers of one table by verdict, and names those that differ."""
     published = [figure for figure in figures if figure.key]
     counts = {verdict: sum(figure.verdict == verdict for figure in published) for verdict in (*DECIDED, *OTHERS)}
     words = [f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in counts if counts[verdict]]
@@ -99,7 +99,7 @@ def _row(figure: ComparedFigure) -> Row:
 
 
 def _mean(figure: ComparedFigure) -> str:
-    """Return our mean with its 95 % CI as text; without the CI if there are few values, or all values are equal."""
+    """Return the mean over our runs with its 95 % CI as text; without it if runs are few or all values are equal."""
     if figure.mean is None or "answer" in figure.what:
         return ""
     mean, unit = _number(figure.mean, figure.unit), "%" if figure.unit == "share" else figure.unit

@@ -153,7 +153,7 @@ def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
 
 
 def _pruning(result: Pruning) -> dict[str, Any]:
-    """Return a pruning as data for JSON, with the percentage of prunable heads for each limit of the drop."""
+    """Return a pruning as data for JSON, with the percentage of removable heads for each limit of the drop."""
     shares = [
         {
             "loss_points": 100 * each.loss,

@@ -89,13 +89,13 @@ POOLING_STEPS, STEPS_AT_CHANCE = 1000, 300
 A model with a symmetric pooling and no encoding gets fewer steps, because it stays at 50 % however long it trains.
 """
 SEARCH_SECONDS = 3.0
-"""Number of seconds for which wrong answers of one sortedness model are searched."""
+"""Number of seconds spent on a search for wrong answers of each sortedness model."""
 PAUSE = 10.0
 """Pause between two reports of an unfinished lab, as a multiple of the time that the last report took."""
 FIRST_PAUSE = 60.0
-"""Seconds from the first report to the second at least."""
+"""Smallest number of seconds between the first report of an unfinished lab and the second."""
 FIRST_BANDS: dict[str, Any] = {"budget": "3s", "replacements": ("zero", "resample")}
-"""Settings of the first bands of the adder's heads, which the first report shows; means would take seconds more."""
+"""Settings of a first, rough ablation of the adder's heads for the first report, without mean ablation to save time."""
 REPORT = "report"
 """Value of `--part` with which a process writes the report; the report is not a part, because it is never finished."""
 N_WRONG = 4
@@ -110,12 +110,11 @@ DURATIONS = {
     "adder-pruning": 63,
     "sorter-far": 85,
 }
-"""How long parts took in one lab (docs/LOG.md), in seconds of one core, for the estimate of the remaining time."""
+"""Maps a part to how long it took in one lab (docs/LOG.md), in seconds of one core, to estimate the remaining time."""
 STEP_SECONDS, SORTER_SECONDS, POOLING_SECONDS = 0.018, 16, 5
-"""Seconds that a training step of a sortedness model took there, and all measurements of a sorter or another pooling.
-"""
+"""Seconds of a training step of a sortedness model in that lab, and of all measurements of a model or a pooling."""
 ADDER_STEP_SECONDS = 0.034
-"""Seconds that a training step of the adder took there, to compare another machine with that one."""
+"""Seconds of a training step of the adder in that lab, by which the speed of another machine is compared."""
 N_SEQUENCES = 200
 """Number of test sequences for each length and each kind of unsorted sequence."""
 MOST_POOLED = 256
@@ -232,7 +231,10 @@ class LabPlan:
         """Return the part with this name; if there is none, raise an error that suggests a similar name."""
         by_name = {part.name: part for part in self.jobs}
         if name not in by_name:
-            raise InputError(f"the lab has no part with the name {name!r}", suggestion(name, tuple(by_name)))
+            raise InputError(
+                f"the lab has no part (a training or a measurement) with the name {name!r}",
+                suggestion(name, tuple(by_name)),
+            )
         return by_name[name]
 
     def log_file(self, job: Named) -> Path:
@@ -432,8 +434,8 @@ def run_lab(
     side_by_side = processes > 1
     if side_by_side and (settings or (n, n_examples) != (N_SEQUENCES, N_EXAMPLES)):
         raise InputError(
-            f"with processes={processes}, the lab has the default settings, but settings, n or n_examples was given",
-            "choose processes=1 to use other settings",
+            f"settings, n and n_examples cannot be changed with processes={processes}, which uses the defaults",
+            "leave them out, or choose processes=1",
         )
     plan = LabPlan(out, seed, experiments, settings or {}, n, n_examples, quiet=quiet or side_by_side)
     RunFolder(out).require_name()
@@ -474,7 +476,10 @@ def _run_side_by_side(plan: LabPlan, processes: int, quiet: bool) -> None:
         reporter.stop()
     if failed := progress.of("failed"):
         logs = [f"{state.run.name}: {state.error} ({plan.log_file(state.run)})" for state in failed]
-        raise CheckFailed(f"{len(failed)} of {len(plan.jobs)} parts of the lab failed", *logs, "run the lab again")
+        again = "run the same command again: parts that are finished are not repeated"
+        raise CheckFailed(
+            f"{len(failed)} of {len(plan.jobs)} parts of the lab (trainings and measurements) failed", *logs, again
+        )
 
 
 class _Reporter:

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> Output:
     processes = n_cores() if args.processes is None else args.processes
     if processes < 1:
         raise InputError(
-            f"--processes must be at least 1, got {processes}", "it is the number of parts that run at the same time"
+            f"--processes must be at least 1, got {processes}",
+            "it is the number of trainings and measurements that run at the same time",
         )
     lab = run_lab(out, seed=args.seed, quiet=args.quiet, experiments=experiments, processes=processes)
     data: dict[str, Any] = {"report": str(lab.report)}

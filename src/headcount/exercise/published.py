@@ -14,7 +14,7 @@ from headcount.describing.length_generalisation import LENGTHS
 from headcount.stats import Proportion
 
 N_SEQUENCES = 500
-"""Number of test sequences per length in the reports."""
+"""Number of test sequences per length in the five published reports."""
 WRONG_SUMS = {
     "000": "measured on one example, with head h of all six blocks removed at once",
     "001": "teacher-forced, and zeros were not compared; heads removed only one at a time",
@@ -37,9 +37,9 @@ WRONG_SEQUENCES = {
 }
 """Maps each report to the faults of its sortedness models, one per encoding in the order of `EXERCISE`."""
 OLDER = ("000", "001")
-"""Reports whose unsorted sequences are full shuffles; those of the other reports are random transpositions."""
+"""Published reports whose unsorted sequences are full shuffles; the others use random transpositions."""
 TOGETHER = {"004": 0.0}
-"""Maps a report to the accuracy without all heads that it calls prunable, measured later with its own weights."""
+"""Maps a published report to the accuracy without all heads that it calls prunable, measured later on its weights."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PublishedAdder:
     drops: dict[str, float]
     """Maps the short name of a head to the published drop in accuracy, as a fraction: 0.01 is 1 point."""
     prunable: tuple[float, ...]
-    """Fractions of heads that the report calls prunable; one report gives three different fractions."""
+    """Fractions of heads that the report calls prunable (removable); one report gives three different fractions."""
     prunable_words: str
     wrong: str
 

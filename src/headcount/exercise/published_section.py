@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from headcount.analysis.pruning import Pruning
 
 KINDS = ("shuffle", "transpositions", HARDEST)
-"""Kinds of negatives (unsorted sequences) in the tables: the two kinds that the reports use, and the hardest kind."""
+"""Kinds of unsorted sequences in the tables: the two kinds that the published reports use, and the hardest kind."""
 MOST = 3
-"""Number of heads that a row of the table names: those with the largest drops."""
+"""Number of heads with the largest drops that each row of the table names."""
 
 
 def section(results: ReportResults) -> Section | None:
@@ -101,7 +101,7 @@ def _own_row(model: ModelResults) -> Row:
 
 
 def _fault(model: ModelResults) -> str:
-    """Return in words the faults that the audit, or the quick audit, found in one of our models."""
+    """Return in words the faults that the audit (or quick checks without an audit) found in one of our models."""
     if model.audit is not None:
         checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(model.audit)]
         return f"audit: {some(checks)}" if checks else "none found by the audit"
@@ -131,7 +131,7 @@ def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 BY = "zero"
-"""The kind of ablation that the reports use."""
+"""The kind of ablation that the published reports use."""
 
 
 def adder_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
@@ -157,7 +157,7 @@ def costliest(model: ModelResults, most: int) -> list[Effect]:
 
 
 def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
-    """Return a sentence that compares the exact match of our model with that of the reports."""
+    """Return a sentence that compares the exact match of our model with that of the published reports."""
     theirs = {each.report: each.generated for each in adders() if each.generated is not None}
     shares = some([f"{percent(share)} ({name})" for name, share in theirs.items()])
     text = f"Free-running, {model.title} ({once(model.settings)}) is right on {rate(ours)}. The reports that measured "
@@ -172,7 +172,7 @@ def _accuracy(model: ModelResults, ours: Proportion, rests_on: str) -> Sentence:
 
 
 def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
-    """Return a sentence that compares our most important head with the heads that the reports name."""
+    """Return a sentence that compares our model's most important head with those that the published reports name."""
     first, theirs = top[0], {each.report: each.costliest for each in adders() if each.costliest}
     reports = {head: [name for name, each in theirs.items() if each == head] for head in theirs.values() if head}
     named = some([f"{head} ({some(names)})" for head, names in reports.items()])
@@ -186,13 +186,13 @@ def _head(model: ModelResults, top: list[Effect], rests_on: str) -> Sentence:
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
     text = f"Removing {first.short} costs most in {model.title} ({once(model.settings)}): {cost}. The reports "
-    where = f"of these {len(sites)} heads, {len(kind) or 'none'} in the same kind of attention, and "
-    where += f"{len(layer) or 'none'} in the same layer"
+    n = len(sites)
+    where = f"{len(kind) or 'none'} of {n} have the same kind of attention, {len(layer) or 'none'} the same layer"
     return Sentence(f"{text}name {named}: {where}.", rests_on)
 
 
 def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
-    """Return a sentence on the accuracy that is left when all heads that are prunable alone are removed."""
+    """Return a sentence on the accuracy without all heads of our model that cost almost nothing when removed alone."""
     shares = [share for each in adders() for share in each.prunable]
     n, left, lost = len(ours.by_zero), ours.by_zero_left, ours.by_zero_left.drop
     text = f"The reports call {percent(min(shares))} to {percent(max(shares))} of heads prunable, because each costs "
@@ -210,7 +210,7 @@ def _pruning(model: ModelResults, ours: Pruning, rests_on: str) -> Sentence:
 
 
 def sorter_sentences(model: ModelResults, rests_on: str) -> list[Sentence]:
-    """Return a sentence that compares the accuracy of our model with the reports', at the longest common length."""
+    """Return a sentence that compares our model's accuracy at the longest common length with the published ones."""
     result = model.stretch
     assert result is not None, "only models with a stretch are passed here"
     cells = [cell for cell in result.cells if cell.negative == "shuffle" and cell.length in LENGTHS]

@@ -1,4 +1,4 @@
-"""The studies of the exercise: the models of the five published reports rebuilt with their faults, and the lab."""
+"""The studies of the exercise: the models of five published reports rebuilt with their faults, and `headcount lab`."""
 
 from __future__ import annotations
 

@@ -227,7 +227,8 @@ class AdapterAttention:
         if not is_same:
             text = shortened(self.task.show(examples[0]))
             raise InputError(
-                f"encode() puts the tokens of {text} at other positions than in other texts of the same pattern",
+                f"encode() puts the tokens of {text} at other positions than the tokens of other examples of the "
+                "same length",
                 ONE_POSITION,
             )
 
@@ -321,7 +322,9 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
     answering = np.flatnonzero(predicted >= 0)
     if not len(answering):
         raise InputError(
-            f"no position in the tensors of {adapter_name(adapter)} predicts the tokens of an answer", ONE_POSITION
+            f"no position in the tensors that encode() of {adapter_name(adapter)} returns predicts a token of the "
+            "answer",
+            ONE_POSITION,
         )
     if (np.diff(predicted[answering]) < 0).any():
         raise InputError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
 from headcount.hooks.intervention_proof import first_tensor
 from headcount.hooks.replay import Intervention
-from headcount.models.transformer import EncoderDecoder, greedy
+from headcount.models.transformer import SequenceTransformer, greedy
 from headcount.results import Contradiction, Count, HeadName, Positive
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
@@ -54,7 +54,7 @@ class DecodingCheck:
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
         self.experiment, self.interventions = experiment, interventions
         is_free = experiment.metric is FREE
-        self.decodes = is_free and experiment.task is not None and isinstance(experiment.model, EncoderDecoder)
+        self.decodes = is_free and experiment.task is not None and isinstance(experiment.model, SequenceTransformer)
         self.generates = is_free and experiment.decode is not None
         self.explains = explain and experiment.metric.is_accuracy and experiment.task is not None
         self.decoded = 0
@@ -115,7 +115,8 @@ class DecodingCheck:
             first = int((right != scored_right).argmax())
             head = self.interventions[picks[first][0]].heads[0]
             raise CheckFailed(
-                f"with {head} ablated, one forward pass and real decoding disagree on {task.show(examples[first])}",
+                f"with {head} ablated, one teacher-forced forward pass and free-running decoding disagree on whether "
+                f"the model answers {task.show(examples[first])} correctly",
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
@@ -164,13 +165,14 @@ class DecodingCheck:
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
         """Decode one answer per pick (an ablation and an example of the batch), one token at a time."""
-        model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
-        start = cast(SequenceTask, self.experiment.task).decoding_start
+        model, sites = cast(SequenceTransformer, self.experiment.model), self.experiment.sites
+        task = cast(SequenceTask, self.experiment.task).sized_for(cast(Examples, self.experiment.examples))
+        start = task.decoding_start
         with Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
-            memory = model.encode(outcome.batch.inputs[0][torch.tensor([row for _, row in picks])])
-            predicted = greedy(model, memory, start.first, start.n_tokens, use_cache=False).cpu().numpy()
+            memory: Any = model.encode(outcome.batch.inputs[0][torch.tensor([row for _, row in picks])])
+            predicted = greedy(model, memory, start.first, start.n_tokens, use_cache=False, end_id=task.end_id)
         given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
-        return np.concatenate([given, predicted], axis=1)
+        return np.concatenate([given, predicted.cpu().numpy()], axis=1)
 
     def _generate(self, outcome: BatchOutcome, picks: Picks, number: int) -> list[Tokens | None]:
         """Return answers that the model's own code generates under the zero ablation with index `number`.

@@ -189,7 +189,9 @@ class Experiment:
 
 
 def _no_other_batches(rows: Rows) -> EvalBatch:
-    raise AssertionError("an experiment on given batches cannot make new batches")
+    raise AssertionError(
+        "this experiment was built from ready-made batches, so it cannot build batches of other examples"
+    )
 
 
 def experiment_on(

@@ -207,7 +207,10 @@ class ExternalModel(OpenModel):
         if self.task is not None and self.task.output_type == "class":
             return _classified(cast(AdapterClasses, self.answers), text)
         if type(self.adapter).generate is Adapter.generate:
-            raise InputError(f"{self.name} cannot decode answers", "write generate() in the adapter")
+            raise InputError(
+                f"{self.name} cannot decode answers, because its adapter class has no method generate()",
+                "write generate() in the adapter class",
+            )
         question, answer, right = own_answer(self._adapted, text)
         fault = "" if right is None or is_right(self.adapter, answer, right) else f"should be {right}"
         places = tuple(map(str, range(len(answer))))
@@ -227,14 +230,15 @@ class ExternalModel(OpenModel):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
             raise InputError(
-                f"{self.name} cannot be measured on {type(data).__name__}",
+                f"{self.name} cannot be measured on data of the type {type(data).__name__}",
                 "give a file, a folder or a Hugging Face dataset; for tensors, give the PyTorch model, not its name",
             )
         if self.adapter:
             if not (data is None or isinstance(data, str | Path)):
                 raise InputError(
-                    f"{self.name} is measured on the examples of its adapter, and takes no other data",
-                    "return your examples from data() in the adapter",
+                    f"{self.name} is measured only on the examples of its own task or of data() in its adapter "
+                    "class, and takes no other data",
+                    "return your examples from data() in the adapter class",
                 )
             return adapter_dataset(self._adapted, str(data or "test"), length, n)
         if data is None:
@@ -363,7 +367,7 @@ def prune_external(
     if len(removed) == len(model.sites.heads):
         raise InputError(
             f"this would remove all heads of {model.name}, but at least one must stay",
-            "lower --loss, or name the heads to remove with --heads",
+            "lower --loss (the accuracy that may be lost), or name the heads to remove with --heads",
         )
     cut, difference, prove = cut_and_prove(model.model, removed, inputs, means, n_means)
     is_adapted = isinstance(cut, Adapted)  # the adapter's code has run already, so it may run again
@@ -377,7 +381,8 @@ def prune_external(
     again = prove(smaller_model.model)
     if not again <= TOLERANCE:
         raise CheckFailed(
-            f"the output of the model that was written to {out} differs from that of the cut model by {again:.1e}",
+            f"the model that was written to {out} does not have the output of the model whose heads were removed: "
+            f"they differ by {again:.1e} of the largest output",
             "this is a fault in headcount: please report it",
         )
     sizes = Size.of(model.inner), Size.of(smaller_model.inner)

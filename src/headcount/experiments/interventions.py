@@ -197,9 +197,9 @@ def _require_same(model: nn.Module, sites: Sites, batch: EvalBatch, first: Tenso
     apart = difference(first, again) if first.shape == again.shape else math.inf
     if not apart <= tolerance(first.dtype):
         raise InstrumentError(
-            "the model's output on the same inputs differs between two passes without ablation (by "
-            f"{apart:.1e} of the largest value), so differences under ablation are not caused by heads alone",
-            "make the model deterministic: does it keep state between calls, or draw noise?",
+            "the model is not deterministic, so the effect of an ablation cannot be measured: on the same inputs, "
+            f"two passes without ablation differ by {apart:.1e} of the largest output",
+            "make the model deterministic: does it keep state between calls, or draw random numbers?",
         )
 
 
@@ -224,8 +224,9 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
     if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):
         what = f"a tensor of shape {tuple(score.shape)}" if isinstance(score, Tensor) else type(score).__name__
         raise InputError(
-            f"the metric returned {what} for {len(batch.rows)} examples",
-            "it should return a tensor with one number per example: metric(output, rows) -> [row]",
+            f"the metric returned {what} for a batch of {len(batch.rows)} examples",
+            "metric(output, rows) should return a one-dimensional tensor with one score for each example; rows "
+            "holds the index of each example of the batch in the data",
         )
     scores = score.cpu().double().numpy()
     if not np.isfinite(scores).all():

@@ -134,7 +134,9 @@ class OpenModel:
     @property
     def output(self) -> RunFolder:
         """The folder for the model's results."""
-        raise InputError("a bare PyTorch module has no folder for results", 'name a folder: save="results"')
+        raise InputError(
+            "the results of a PyTorch module have no folder to be saved in", 'name a folder: save="results"'
+        )
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """Return the head called `head`, such as "E1H2"; raise an error if the model does not have this head."""
@@ -164,8 +166,9 @@ class OpenModel:
     def predict(self, text: str) -> Prediction:
         """Return the model's answer to one example, given as text."""
         raise InputError(
-            f"{self.name} has no task, so it has no questions to answer",
-            "give a run (a model trained by headcount), sample:addition, or an adapter that names a task",
+            f"{self.name} has no task, so headcount does not know how to ask it a question",
+            "give a model trained by headcount (a run, or sample:addition), or an adapter (a subclass of "
+            "headcount.Adapter) that names a task",
         )
 
     def task_attention(self) -> TaskAttention:
@@ -174,8 +177,9 @@ class OpenModel:
         Raise an error if the model has no task.
         """
         raise InputError(
-            f"heads are described by the positions of a task, but {self.label or self.name} has no task",
-            'write an adapter that names one: task = "addition", or "sortedness"',
+            "heads are described by the positions of a task that they attend to (such as a digit), but "
+            f"{self.label or self.name} has no task",
+            'write an adapter (a subclass of headcount.Adapter) that names one: task = "addition", or "sortedness"',
             self.SEE_ATTENTION,
         )
 
@@ -183,7 +187,8 @@ class OpenModel:
         """Return the trained position encoding of the model; raise an error if it is not known."""
         raise InputError(
             f"the position encoding of {self.label or self.name} is not known",
-            "write an adapter: headcount then looks for the position table, or the adapter's positions() returns it",
+            "write an adapter (a subclass of headcount.Adapter): headcount then looks for a table of position "
+            "embeddings, or the adapter's positions() returns it",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
@@ -236,7 +241,9 @@ class OpenModel:
             return data, subsample(data, n)
         if not callable(metric):
             raise InputError(
-                "a PyTorch module needs a metric to score its output", "give a function: metric(output, rows) -> [row]"
+                "a PyTorch module needs a metric to score its output",
+                "give a function metric(output, rows) that returns one score for each example; rows holds the index "
+                "of each example of the batch in the data",
             )
         inputs = [data] if isinstance(data, Tensor) else data
         if (
@@ -297,14 +304,19 @@ class OpenModel:
 
     def _refuse(self, what: str, length: int | None) -> None:
         if length is not None:
-            raise InputError(f"{self.name} has no task whose examples can have any length", f"leave the {what} out")
+            raise InputError(
+                f"examples of other lengths cannot be generated for {self.name}: it has no task whose examples can "
+                "have any length",
+                f"leave the {what} out",
+            )
 
 
 def no_task(name: str) -> InputError:
     """Build the error for a command that needs a task, and a model that has none; it says what to do."""
     return InputError(
-        f"{name} has no task whose right answers are known",
-        'give a run, sample:addition, or an adapter that names one: task = "addition"',
+        f"{name} has no task, so the right answers are not known",
+        "give a model trained by headcount (a run, or sample:addition), or an adapter (a subclass of "
+        'headcount.Adapter) that names a task: task = "addition"',
         f"to measure the heads of any model on your own data: headcount ablate {argument(name)} --data FILE",
     )
 
@@ -383,7 +395,8 @@ class RunModel(OpenModel):
     def text_input(self, text: str) -> TokenizedText:
         """Raise an error, because a run's attention is shown by another command, while the run decodes an answer."""
         raise InputError(
-            f"{self.name} is a run: it shows attention while it decodes its own answer to an example of its task",
+            f"{self.name} is a model trained by headcount, whose attention is shown on an example of its task, not "
+            "on any text",
             f"use `headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
         )
 
@@ -431,7 +444,9 @@ class RunModel(OpenModel):
         """
         if data is not None or metric is not None:
             raise InputError(
-                f"heads of {self.name} are selected by its accuracy on its own task", "leave --data and --metric out"
+                f"--data and --metric are not allowed here: the heads to remove from {self.name} are selected by its "
+                "accuracy on its own task",
+                "leave --data and --metric out",
             )
 
         def on(split: str, most: int | None) -> Experiment:
@@ -465,13 +480,15 @@ class RunModel(OpenModel):
 
 def _label(config: Any) -> str:
     """Return a short description of a model's settings, such as `rotary, max`: encoding, pooling, unusual attention."""
-    random = f"random of {config.random_positions}" if config.random_positions else ""
+    n_random, n_starts = getattr(config, "random_positions", None), getattr(config, "random_start", None)
+    random = f"random of {n_random}" if n_random else f"random start below {n_starts}" if n_starts else ""
+    ids = f"{config.position_ids} ids" if getattr(config, "position_ids", "order") != "order" else ""
     window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
     softmax = "log-length" if config.softmax == "log-length" else ""
     causal = "causal" if getattr(config, "causal", False) else ""
     cut = f"less {len(config.pruned)} heads" if config.pruned else ""
     pooling = getattr(config, "pooling", "")
-    return ", ".join(filter(None, [config.encoding, random, causal, window, softmax, pooling, cut]))
+    return ", ".join(filter(None, [config.encoding, ids, random, causal, window, softmax, pooling, cut]))
 
 
 def smaller(n: int | None, most: int | None) -> int | None:

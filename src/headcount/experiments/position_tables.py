@@ -69,7 +69,8 @@ def find_encoding(name: str, model: Adapted) -> EncodingInUse:
         raise InputError(
             f"no table of positions was found in {name}: neither an embedding that is indexed by 0, 1, 2, ... "
             "nor a parameter or buffer with one row per position",
-            "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
+            "if it has one, write positions(self, model) in the adapter class; it should return the table, a tensor "
+            "of shape [position, d_model]",
             "a model with rotary positions or with biases on attention scores has no such table",
         )
     title = f"{table.name} (table)" if table.name in ENCODINGS.names() else table.name
@@ -105,7 +106,8 @@ def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) ->
         shown = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         raise InputError(
             f"positions() of the adapter returned {shown}",
-            f"it should return a tensor [position, d_model] with at least {FEWEST_ROWS} positions",
+            f"it should return a floating-point tensor of shape [position, d_model] with at least {FEWEST_ROWS} "
+            "positions",
         )
     n_used = min(len(rows), max(each.shape[1] for each in batches[0] if each.dim() > 1))
     return Table("positions()", rows, n_used, is_learned=rows.requires_grad)

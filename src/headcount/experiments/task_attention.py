@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headcount.heads import HeadId, HeadSite
 from headcount.models.reading import AlignedExamples, AttentionChunk, ShowChunk, ValueOutputs
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, key_positions, stack_positions
 
 
 class TaskAttention(Protocol):
@@ -162,7 +162,5 @@ def _task_shape(task: Task, site: HeadSite, examples: Examples) -> tuple[int, in
     if task.output_type == "class":
         n = cast(ClassTask, task).encode(examples).source.shape[1]
         return n, n
-    task = cast(SequenceTask, task)
-    n_source, n_predicted = len(task.source_positions), task.decoding_start.n_tokens
-    n_keys = len(task.decoder_input_positions) if (site.stack, site.kind) == ("decoder", "self") else n_source
-    return n_source if site.stack == "encoder" else n_predicted, n_keys
+    sequence_task = cast(SequenceTask, task)
+    return len(stack_positions(sequence_task, site.stack)), len(key_positions(sequence_task, site.stack, site.kind))

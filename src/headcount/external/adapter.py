@@ -109,8 +109,8 @@ class Adapter:
 
             return load_model(self.folder / self.pretrained, any_family=True)
         raise InputError(
-            f"the adapter {type(self).__name__} has no build(), so its model cannot be built",
-            "write build() in the adapter",
+            f"the adapter class {type(self).__name__} has no method build(), so its model cannot be built",
+            "write build(); it should return the model, as a torch.nn.Module",
         )
 
     def load(self, model: nn.Module) -> None:
@@ -121,7 +121,7 @@ class Adapter:
         weights = read_weights(file)
         if not isinstance(weights, Mapping):
             raise InputError(
-                f"{file} holds a {type(weights).__name__} instead of weights by name",
+                f"{file} holds a {type(weights).__name__} instead of a state_dict (a mapping from names to tensors)",
                 "save the weights with torch.save(model.state_dict(), ...)",
             )
         weights = without_prefix(weights, model)
@@ -206,7 +206,9 @@ def load_adapter(name: str) -> Adapter:
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"there is no file {path}", "write an adapter: headcount adapt my_model.py:MyModel")
+        raise InputError(
+            f"there is no file {path}", "write an adapter file for your model: headcount adapt my_model.py:MyModel"
+        )
     advice = "write a class in this file that inherits headcount.Adapter"
     adapter_class = import_class(file, class_name, Adapter, "adapter", advice)
     adapter_class.folder, adapter_class.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
@@ -218,11 +220,16 @@ def load_adapted(adapter: Adapter) -> Adapted:
     """Return the adapter's model with trained weights and named heads, in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
-        raise InputError(f"claimed = {claimed!r} is not a number", "write an accuracy of 99.85 % as claimed = 0.9985")
+        raise InputError(
+            f"claimed, the accuracy that is claimed for the model, must be a number, got {claimed!r}",
+            "write an accuracy of 99.85 % as claimed = 0.9985",
+        )
     n = adapter.claimed_n
     if n is not None and not (isinstance(n, int) and n > 0):
         raise InputError(
-            f"claimed_n = {n!r} is not a number of examples", "write a whole number of at least 1, or leave it out"
+            "claimed_n, the number of examples behind the claimed accuracy, must be a whole number of at least 1, "
+            f"got {n!r}",
+            "write such a number, or leave claimed_n out",
         )
     model = built(adapter)
     with user_code_errors(adapter, "load"):
@@ -293,8 +300,8 @@ def _no_logits(output: Any) -> InputError:
         what = f"a {what} of {type(output[0]).__name__}"
     return InputError(
         f"forward() returned {what}: it should return a tensor of logits",
-        "if it decodes, move that code into generate(); forward() should make one pass, fed the right answer: "
-        "logits [row, position, token], or [row, class]",
+        "if forward() decodes an answer, move that code into generate(); forward() should make one teacher-forced "
+        "pass and return logits of shape [example, position, token], or [example, class] for a classifier",
     )
 
 
@@ -316,7 +323,9 @@ def read_weights(file: Path) -> Any:
     """Return the weights in a checkpoint file; code in the file is never run."""
     with friendly_os_errors(f"read {file}"):
         if file.exists() and not file.is_file():
-            raise InputError(f"{file} is not a regular file", "give the file that torch.save wrote")
+            raise InputError(
+                f"{file} is a folder or a device, not a file of weights", "give the file that torch.save wrote"
+            )
         try:
             saved = torch.load(file, map_location="cpu", weights_only=True)
         except OSError:
@@ -350,7 +359,7 @@ def read_tensors(file: Path, advice: str) -> Mapping[str, Tensor]:
     """
     weights = read_weights(file)
     if not isinstance(weights, Mapping) or not all(isinstance(each, Tensor) for each in weights.values()):
-        raise InputError(f"{file} holds no mapping from names to weights", advice)
+        raise InputError(f"{file} holds no state_dict (a mapping from names to tensors)", advice)
     return weights
 
 
@@ -406,8 +415,9 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
     file, _, class_name = adapted.adapter.origin.rpartition(":")
     if not file:
         raise InputError(
-            "the adapter of this model was not loaded from a file",
-            "load it by name: load_external('my_adapter.py:Model')",
+            "this model cannot be saved: its adapter class was not loaded from a file, from which it could be "
+            "loaded again",
+            "load the model by the name of its file: load_external('my_adapter.py:Model')",
         )
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
@@ -439,8 +449,8 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
             apart = difference(read(*inputs), adapted(*inputs))
         if not apart <= TOLERANCE:
             raise CheckFailed(
-                f"the model that was written to {folder} has another output when it is read again (difference "
-                f"{apart:.2g}), so the folder was not kept",
+                f"the model was written to {folder} and read again, but then its output differs (by {apart:.2g} of "
+                "the largest value), so the folder was not kept",
                 "if load() of the adapter does more than fill in weights, move that code into build()",
             )
 
@@ -451,7 +461,10 @@ def load_cut(folder: Path) -> Adapted:
     try:
         cuts = tuple(map(SitePlan.from_dict, header["cuts"]))
     except (KeyError, TypeError, AttributeError, ValueError, HeadcountError) as error:
-        raise InputError(f"the entry 'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
+        raise InputError(
+            f"the entry 'cuts' (the heads that were removed) in {folder / ADAPTED} is damaged: {error!r}",
+            "remove the heads again with headcount prune",
+        ) from error
     require_regular(folder / WEIGHTS)
     adapter = load_adapter(f"{file}:{header['class']}")
     adapted = rebuilt(adapter, cuts)
@@ -459,7 +472,8 @@ def load_cut(folder: Path) -> Adapted:
     _fill(model, folder)
     if digest_of(model) != header["digest"]:
         raise InputError(
-            f"the weights in {folder} have changed since they were written", "copy the folder, or prune again"
+            f"the weights in {folder} have changed since they were written",
+            "copy the folder again from its original, or remove the heads again with headcount prune",
         )
     require_finite_model(model, str(folder))
     return adapted
@@ -475,9 +489,9 @@ def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
             adapted = adapted.after(cut, model, apply_to_sites(cut, model, adapted.head_sites, adapted.custom_cut))
         except FAILURES as error:  # the user's code fails, or has changed
             raise InputError(
-                f"{adapter.origin} has changed: it no longer builds the model whose heads were cut out, or cuts it in "
-                "another way",
-                f"the cut failed at {cut.site}: {type(error).__name__}: {error}",
+                f"{adapter.origin} has changed: its model no longer has the parts from which heads were removed, or "
+                "they are removed in another way",
+                f"removing heads failed at {cut.site}: {type(error).__name__}: {error}",
             ) from error
     return adapted
 
@@ -488,22 +502,26 @@ def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
     try:
         header = read_json(header_file)
     except RunError as error:
-        raise InputError(error.what, "copy the folder, or prune again") from error
+        raise InputError(
+            error.what, "copy the folder again from its original, or remove the heads again with headcount prune"
+        ) from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise InputError(
-            f"{header_file} is of another kind or version",
-            f"prune again: this version of headcount reads schema {SCHEMA}",
+            f"{header_file} was not written by headcount, or by another version of it",
+            f"remove the heads again with headcount prune: this version reads only schema {SCHEMA}",
         )
     types = {"adapter": str, "class": str, "digest": str, "cuts": list}
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
         raise InputError(
-            f"{header_file} has no valid entry {', '.join(map(repr, odd))}", "copy the folder, or prune again"
+            f"{header_file} has no valid entry {', '.join(map(repr, odd))}",
+            "copy the folder again from its original, or remove the heads again with headcount prune",
         )
     file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
     if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
         raise InputError(
-            f"the model in {folder} needs its adapter, and there is no file {file}",
-            f'if it has moved, correct the entry "adapter" in {header_file}: a path from {folder}, or a full path',
+            f"the model in {folder} is built by the Python code of its adapter, and there is no file {file}",
+            f'if the file has moved, correct the entry "adapter" in {header_file}: a path from {folder}, or a full '
+            "path",
         )
     return file, header
 
@@ -514,15 +532,17 @@ def _fill(model: nn.Module, folder: Path) -> None:
             tensors = load_file(folder / WEIGHTS)
         except (SafetensorError, ValueError) as error:
             raise InputError(
-                f"{folder / WEIGHTS} is damaged or cut short: {error}", "copy or prune it again"
+                f"{folder / WEIGHTS} is damaged or cut short: {error}",
+                "copy the folder again from its original, or remove the heads again with headcount prune",
             ) from error
     expected = model.state_dict()
     odd = sorted(expected.keys() ^ tensors.keys())
     odd += [name for name, each in expected.items() if name in tensors and each.shape != tensors[name].shape]
     if odd:
         raise InputError(
-            f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]}",
-            "if the model's code has changed, prune again",
+            f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]} is missing in one of "
+            "them, or has another shape",
+            "if the model's code has changed, remove the heads again with headcount prune",
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in tensors:

@@ -116,7 +116,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_fa
     notes = _notes(file)
     if notes is None and settings.get(CUT):
         raise InputError(
-            f"heads were cut out of the model in {path}, but headcount.save_model did not write the folder",
+            f"according to its configuration, heads were removed from the model in {path}, but its weights were not "
+            "written by headcount.save_model",
             "save the model again with headcount.save_model",
         )
     _require_possible(path, model_class, settings, _n_tensors(path) if pickled is None else len(pickled))
@@ -252,7 +253,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     if not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
-            "headcount runs no code that comes with a model: write the name of its transformers class there",
+            "headcount runs no code that comes with a model: write the name of its class in transformers there",
         )
     if getattr(model_class.config_class, "model_type", None) != model_type:
         raise InputError(
@@ -269,8 +270,8 @@ def _require_files(path: Path) -> None:
             require_regular(file)
             if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
                 raise InputError(
-                    f"{file} has {file.stat().st_size:,} bytes; a .json, .txt or .model file of a model may have "
-                    f"at most {MOST_TOKENIZER:,}",
+                    f"{file} is too large: it has {file.stat().st_size:,} bytes, and headcount reads .json, .txt and "
+                    f".model files of a model up to {MOST_TOKENIZER:,}",
                     f"the file may be damaged: {_AGAIN}",
                 )
 
@@ -418,7 +419,7 @@ def _loaded_by_headcount(path: Path, model_class: Any, file: Path, notes: Notes)
             above, _, last = name.rpartition(".")
             setattr(model.get_submodule(above), last, model.get_buffer(name).to(getattr(torch, dtype)))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{CONFIG} and the weights in {path} do not belong together: {error}", _AGAIN) from error
+        raise InputError(f"{CONFIG} does not fit the weights in {path}: {error}", _AGAIN) from error
     with friendly_os_errors(f"read {path}"):
         tensors = load_file(file)
     tensors |= {name: tensors[home] for name, home in notes.shared.items() if home in tensors}

@@ -50,13 +50,17 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
         file, _ = adapter_file(Path(name))
         if not run_adapter:
             raise InputError(
-                f"loading the model in {name} runs the Python file {file}, which was not allowed",
+                f"loading the model in {name} runs the Python file {file}, which needs your permission",
                 "if you trust this file, add --run-adapter (in Python: run_adapter=True)",
             )
         return file
     if run_adapter:
         what = "can be loaded without" if (Path(name) / ADAPTED).exists() else "has no"
-        raise InputError(f"{name} {what} {ADAPTED}, so there is no adapter to run", "leave --run-adapter out")
+        raise InputError(
+            f"{name} {what} {ADAPTED}, the file that names an adapter (Python code that builds the model), so there "
+            "is no adapter to run",
+            "leave --run-adapter out",
+        )
     return None
 
 

@@ -116,7 +116,7 @@ def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
     tree = module_tree(folder)
     if family_of(model_type_of(tree)) is not None:
         raise InputError(
-            f"{folder} needs no adapter: headcount knows where the heads of a {type(tree).__name__} are",
+            f"{folder} needs no adapter file: headcount knows where the heads of a {type(tree).__name__} are",
             f"list them: headcount heads {argument(folder)}",
         )
     guesses = tuple(in_one_stack(guess(tree)))
@@ -158,7 +158,7 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
 def _weights(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
         what = f"{file} is no regular file" if file.exists() else f"there is no file {file}"
-        raise InputError(what, "give the file of weights with --checkpoint")
+        raise InputError(what, "give the file that torch.save wrote: --checkpoint FILE")
     return read_tensors(file, "save model.state_dict()")
 
 
@@ -441,8 +441,8 @@ class Model(Adapter):
     # checkpoint may have the weights under "model", "state_dict" or "model_state_dict". None if build() loads them.
     checkpoint = <CHECKPOINT>
 
-    # TODO: the task that the model was trained on, if it is one of headcount's (<TASKS>), with
-    # settings such as {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500}: `headcount train addition --help`
+    # TODO: the task that the model was trained on, if it is one of headcount's (<TASKS>),
+    # with settings such as {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500}: `headcount train addition --help`
     # lists all of them.
     # For other tasks, leave None: data() then gives the examples.
     task = None

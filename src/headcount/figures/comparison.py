@@ -1,4 +1,4 @@
-"""How do variants of a model compare over seeds? Figures with every single value, or small curves of many variants."""
+"""How do variants of a model compare over seeds? Draw every single value, or small curves of many variants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 12
 MOST_ROWS = 66
 """Largest number of strips (rows with the values of one variant) in one figure."""
 FEW = 8
-"""Up to this many variants keep their order and have a colour each; more variants are sorted by their median."""
+"""Largest number of variants that are drawn in their own order, in a colour each; more are sorted by median."""
 SCALED = {"share": (100, "%"), "points": (100, "points")}
 CELL = (1.22, 0.92)
 """Width and height of one small panel of curves, in inches."""

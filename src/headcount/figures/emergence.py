@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headcount.studies.emergence import Emergence, SnapshotHeads, TrainingHistory
 
 MOST_NAMED = 8
-"""Up to this many runs have a colour each; more runs are grey."""
+"""Largest number of runs that are drawn in a colour each; if there are more, all runs are grey."""
 
 
 def draw_emergence(result: Emergence, variant: str) -> Figure:

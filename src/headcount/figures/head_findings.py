@@ -46,7 +46,7 @@ def draw_places(findings: VariantFindings) -> Figure:
 
 
 def draw_site_routes(findings: VariantFindings) -> Figure:
-    """Draw the share of the event that each attention block moves, one panel per route, with a mark for every run."""
+    """Draw the share of the event (a carry) that each attention block moves, one panel per route, one mark per run."""
     panels = []
     for way in list(dict.fromkeys(each.way for each in findings.routes))[:MOST_WAYS]:
         routes = [each for each in findings.routes if each.way == way]

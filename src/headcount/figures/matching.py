@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from headcount.analysis.matching_verdicts import KindMatch
 
 CELL = 0.52
-"""Width of a cell in inches."""
+"""Width of a cell of the heat map, in inches."""
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""By marker: its colour. The markers are similarity of attention, similarity of outputs, and restored fraction."""
+"""Maps a marker to its colour: for the similarity of attention, the similarity of outputs, and the share restored."""
 
 
 def draw_matching(result: Matching) -> Figure:
-    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and each pair against chance."""
+    """Draw heat maps of the overlap of two models' heads, with the best pairs framed, and compare pairs with chance."""
     widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
     heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
     figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
@@ -64,7 +64,7 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
 
 
 def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Draw the three measures of each pair (overlap, CKA, restored fraction) beside its row of the heat map."""
+    """Draw three measures of each pair of heads (overlap, CKA, share restored) beside its row of the heat map."""
 
     def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
         colour = COLOURS[marker]

@@ -34,7 +34,7 @@ def draw_pair_patch(result: PairPatch) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.axvline(100, color=GREY, linewidth=0.8, linestyle="--")
     place = result.places[0]
-    axes.set_xlabel(f"share of the logit gap that is closed, {plain(place.place, 16)} (%; 100: as on the donor)")
+    axes.set_xlabel(f"logit gap closed, {plain(place.place, 16)} (%; 100: as on the donor)")
     figure.headline(f"{result.receiver} with the output of one head patched in from {result.donor}", size=11)
     figure.caption(f"{result.name}; one pair of examples; logit of {place.donor!r} minus logit of {place.own!r}.")
     return figure

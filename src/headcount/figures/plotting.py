@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from headcount.errors import InputError
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
+from headcount.figures.answer_lengths import draw_answer_lengths
 from headcount.figures.attention import draw_kind, heads_by_kind
 from headcount.figures.comparison import draw_comparison
 from headcount.figures.emergence import draw_emergence, draw_sites
@@ -114,6 +115,7 @@ def _weights(result: HeadWeights) -> Drawings:
 
 PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "Ablation": _ablation,
+    "AnswerStretch": lambda result: {"stretch": partial(draw_answer_lengths, [result])},
     "Attention": _attention,
     "Classification": _accuracy,
     "EncodingsShown": lambda result: {"encodings": partial(draw_encodings, result)},

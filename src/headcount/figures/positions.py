@@ -40,7 +40,7 @@ STATES: dict[str, dict[str, Any]] = {
     "past the table": {"facecolor": "white", "edgecolor": GREY, "hatch": ".."},
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
-"""Colour and line style of each head: four colours with solid lines, then with dashed and with dotted ones."""
+"""Colours and line styles of heads, in order: four colours with solid, then with dashed and with dotted lines."""
 MOST_NAMED = 8
 """Largest number of heads in a legend inside a panel; a larger legend would cover the curves."""
 ACROSS = 5
@@ -122,7 +122,7 @@ def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingPr
 
 def given(encoding: EncodingProfile) -> str:
     """Return in words which structure of the task the encoding builds into a model, if any."""
-    return f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no built-in structure of the task"
+    return f"built in: {encoding.hard_codes}" if encoding.hard_codes else "no structure built in"
 
 
 def _not_explained(encoding: EncodingProfile) -> str:

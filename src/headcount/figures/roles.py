@@ -31,7 +31,7 @@ def draw_roles(result: HeadRoles) -> dict[str, Figure]:
 
 
 def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
-    """Draw one map per role, with the attention of all heads of one kind: a row per layer and a column per head."""
+    """Draw one map per role (previous token, ...) of the attention of all heads: a row per layer, a column per head."""
     shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
     n_columns = 1 + max(HeadId.parse(head.head).index for head in heads)
@@ -85,6 +85,6 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
-    """Return pairs of a role and a kind of inputs (`texts`, ...) for which the heads of one kind were measured."""
+    """Return pairs of a role (`previous`, ...) and a kind of inputs (`texts`, ...) measured for these heads."""
     known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLES]
     return sorted(known, key=lambda cell: list(ROLES).index(cell[0]))

@@ -79,7 +79,7 @@ def draw_routes(results: Sequence[Routes], titles: Sequence[str] = (), ways: Seq
 
 
 def _typical_ways(results: Sequence[Routes]) -> list[str]:
-    """Return the names of a shortest way of the event, and of the longest way that was measured for every model."""
+    """Return the names of a shortest way of the event, such as `1s to 10s`, and of the longest that all models have."""
     ways = [way for way in results[0].ways if way.n and all(way.name in _measured(each) for each in results)]
     if not ways:
         return [way.name for way in results[0].ways[:1]]
@@ -102,7 +102,7 @@ def _places(result: Routes, ways: Sequence[str]) -> list[str]:
 
 
 def _rows(result: Routes, way: str) -> list[Row]:
-    """Return the rows of the figure for one way of the event: the residual streams from the input to the last layer."""
+    """Return the rows of the figure for one way, such as `1s to 10s`: residual streams from input to last layer."""
     rows: dict[str, Row] = {}
     for each in result.streams:
         if each.way == way and each.position:
@@ -201,7 +201,7 @@ def _label_arrow(axes: Axes, label: str, start: tuple[float, float], end: tuple[
 
 
 def _movers(result: Routes, way: Way, stream: str) -> list[PatchShare]:
-    """Return the heads of the layer before this residual stream that move a part of the event, largest share first."""
+    """Return the heads that move a part of the event (a carry) in the layer before a residual stream."""
     layer = stream.partition(".")[0]
     blocks = [layer, f"X{layer[1:]}"] if layer[0] == "D" else [layer]
     heads = [each for each in result.heads if each.way == way.name and each.what.partition("H")[0] in blocks]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SPREAD = ("entropy share", "sparsity")
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and fill: of examples where the task's condition holds (a carry comes in), then of the others."""
+"""Colour, marker and fill for examples in which the task's condition holds (a carry comes in), then for the others."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
@@ -59,7 +59,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """Return a caption that says when a head gets a label, and which pairs of examples the task's contrast compares."""
+    """Return a caption that says when a head gets a label, and how its sensitivity to a carry was measured."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -133,7 +133,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def measures_of(result: Specialisation) -> list[str]:
-    """Return the names of all measures: attention to each target, measures of spread, and the task's contrast."""
+    """Return the names of all measures: attention to each target, measures of spread, and sensitivity to a carry."""
     targets = dict.fromkeys(name for heads in heads_by_kind(result.heads).values() for name in _targets(heads))
     return [*targets, *SPREAD, *_contrast(result)]
 
@@ -146,7 +146,7 @@ def _contrast(result: Specialisation) -> list[str]:
 def find_measure(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
     """Return one attention measure of a head over all queries; None if it was not measured.
 
-    For the name of the task's contrast, return the head's sensitivity to this contrast.
+    For the name of the task's contrast, such as `carry sensitivity`, return the head's sensitivity.
     """
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
@@ -171,7 +171,7 @@ class Sensitivity:
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Return the sensitivity to the task's event of every head for which it was measured, the largest first."""
+    """Return the sensitivity of every head to the task's event (a carry), if it was measured; the largest first."""
     shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
     rows = list[Sensitivity]()
     for short, shift in shifts:
@@ -181,7 +181,7 @@ def sensitivities(result: Specialisation) -> list[Sensitivity]:
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """Draw how much attention each head moves if a token changes without and with the event, and the difference."""
+    """Draw how much attention each head moves when a token changes, with and without causing a carry."""
     rows = sensitivities(result)
     figure = Page(8, 0.2 * len(rows) + 1.0)
     axes, y = figure.subplots(), np.arange(len(rows))

@@ -60,7 +60,7 @@ def read_attention(
     if missed := [str(site) for site in sites if site not in shown]:
         raise InstrumentError(
             f"the output projection of {', '.join(missed)} was never called",
-            "its attention weights cannot be read: leave these attention blocks out of the sites",
+            "their attention weights cannot be read: leave these attention blocks out of the `sites` argument",
         )
     return output
 
@@ -162,7 +162,7 @@ def _site_weights(
     if len({tensor.shape for tensor in candidates}) > 1:
         raise InstrumentError(
             f"several softmaxes may be the attention weights of {name}" + seen,
-            "its attention weights cannot be read: leave this attention block out of the sites",
+            "its attention weights cannot be read: leave this attention block out of the `sites` argument",
         )
     return candidates[-1]
 

@@ -79,12 +79,19 @@ class Gates:
                 )
             n_heads = len(sites[name].heads)
             if gate.dim() != 2 or gate.shape[1] != n_heads:
-                wanted = f"give [rows or 1, {n_heads}]: a column for each head"
-                raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
+                wanted = (
+                    f"give a tensor of shape [examples, {n_heads}] or [1, {n_heads}], with one column for each head"
+                )
+                raise InputError(
+                    f"the gates at {name} (factors of its heads: 1 keeps a head, 0 ablates it) have the wrong shape "
+                    f"{tuple(gate.shape)}",
+                    wanted,
+                )
         if unknown := set(self._replacements) - set(self._gates):
             raise InputError(
-                f"a replacement of head outputs is given for {sorted(map(str, unknown))[0]}, but no gate",
-                "give a gate for this attention block, too",
+                f"values to replace head outputs are given for {sorted(map(str, unknown))[0]}, but no gates, which "
+                "say which heads are replaced",
+                "give gates for this attention block, too: a factor for each head (1 keeps its output, 0 replaces it)",
             )
 
     def __enter__(self) -> Self:
@@ -106,14 +113,14 @@ class Gates:
         if error_type is None and self._acting and missed:
             raise InstrumentError(
                 f"no head was ablated at {', '.join(map(str, missed))}: its output projection was never called",
-                "make a forward pass inside the context; if one was made, the model does not call this module (it uses "
-                "a fused path, or another module)",
+                "make a forward pass inside the `with` block; if one was made, the model does not call this module "
+                "(it uses a fused path, or another module)",
             )
         if error_type is None and (unfinished := self._turns.unfinished()):
             raise InstrumentError(
                 f"{unfinished[0]} shares its output projection with other attention blocks, but the projection was not "
                 "called once per block in every pass",
-                "gates cannot tell which call belongs to which block: give inputs on which every block runs once",
+                "headcount cannot tell which call belongs to which block: give inputs on which every block runs once",
             )
 
     def _act(
@@ -138,7 +145,8 @@ def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
         what = f"the output projection of {name} was not called with a tensor"
         raise InstrumentError(
             what,
-            "a gate needs a tensor as input; if this is a whole attention block, name the output projection inside it",
+            "headcount ablates heads in the input tensor of the output projection; if this module is a whole "
+            "attention block, name the output projection inside it",
         )
     return args[0]
 
@@ -153,14 +161,16 @@ def split_heads(
     if head_axis is not None:
         if not -z.dim() <= head_axis < z.dim() or z.shape[head_axis] != n_heads:
             raise InstrumentError(
-                f"head outputs at {name} have shape {tuple(z.shape)}: axis {head_axis} does not count {n_heads} heads",
+                f"head outputs at {name} have shape {tuple(z.shape)}: the length of axis {head_axis} is not "
+                f"{n_heads}, the number of heads",
                 "give head_axis=1 for [batch, head, position, d_head], 2 for [batch, position, head, d_head], and "
-                "leave it out for heads side by side in the last axis",
+                "leave it out if the heads are concatenated in the last axis",
             )
         return z.movedim(head_axis, -2)
     if z.shape[-1] % n_heads or z.dim() < 2:
         raise InstrumentError(
-            f"head outputs at {name} have shape {tuple(z.shape)}: the last axis cannot be divided among {n_heads} heads"
+            f"head outputs at {name} have shape {tuple(z.shape)}: the last axis cannot be divided evenly among "
+            f"{n_heads} heads"
         )
     return z.unflatten(-1, (n_heads, -1))
 
@@ -179,7 +189,8 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
         raise InstrumentError(
-            f"the gate at {name} has {rows[1]} rows, but the batch has {rows[0]}", "give one row, or one per example"
+            f"the gates at {name} (the factors of its heads) have {rows[1]} rows, but the batch has {rows[0]} examples",
+            "give one row for all examples, or one row for each example",
         )
     g = gate.to(z)[(slice(None), *[None] * (z_BQHE.dim() - 3), slice(None), None)]
     if value is None:
@@ -268,15 +279,15 @@ class Capture:
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             if not layers_inside(projection):
                 raise
-            what = f"cannot be called with z alone ({type(error).__name__}: {error})"
+            what = f"cannot be called with the head outputs alone ({type(error).__name__}: {error})"
             raise _not_a_projection(site, projection, shortened(what, 240)) from error
 
     def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor, Product | None]:
         calls = self._kept.get(site, [])
         if len(calls) != 1:
             raise InstrumentError(
-                f"{site} was called {len(calls)} times inside the context, not once",
-                "make exactly one forward pass inside the context, in which the model uses this attention block",
+                f"the output projection of {site} was called {len(calls)} times inside the `with` block, not once",
+                "make exactly one forward pass inside the `with` block, in which the model uses this attention block",
             )
         return calls[0]
 
@@ -284,8 +295,10 @@ class Capture:
 def _not_a_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
     layers = layers_inside(module)
     return InputError(
-        f"{type(module).__name__} is not an output projection of {name}: it {why}",
-        f"name the output projection inside it: {', '.join(layers)}" if layers else "check the path in the sites",
+        f"the module given for {name} is not its output projection: this {type(module).__name__} {why}",
+        f"name the output projection inside it: {', '.join(layers)}"
+        if layers
+        else "check the path that was given to Sites",
     )
 
 

@@ -76,7 +76,8 @@ def prove(
             _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection), bypass)
             if fault := checks[name].fault or _position_fault(clean.contributions(name)):
                 raise InstrumentError(
-                    f"the slices of z (the head outputs) at {name} are not heads: {fault}",
+                    f"the slices of z (the input of the output projection) at {name} are not the outputs of heads: "
+                    f"{fault}",
                     *_advice(sites[name], clean.z(name)),
                 )
             proofs.append(proof)
@@ -118,7 +119,9 @@ def _position_fault(contributions: Tensor) -> str:
         return ""
     is_reached = (contributions != 0).any(dim=-1).any(dim=0)  # [query, head]
     if torch.equal(is_reached, torch.eye(len(is_reached), dtype=torch.bool, device=is_reached.device)):
-        return "each slice of z reaches one position of the output alone, so head_axis counts positions"
+        return (
+            "each slice of z reaches one position of the output alone, so head_axis is the axis that counts positions"
+        )
     return ""
 
 
@@ -143,22 +146,27 @@ def _require(proof: SiteProof, most: float, layers: Sequence[str], bypass: str) 
     faults = [
         (
             proof.sum_error,
-            "the contributions of its heads and its bias do not sum to its output (difference: "
+            "the contributions of the heads and the bias do not sum to the output of the block (they differ by "
             f"{proof.sum_error:.1e} of the largest value)",
         ),
-        (proof.shut_error, f"with all heads ablated, its output is not its bias (difference: {proof.shut_error:.1e})"),
-        (0.0 if has_number else 1.0, "noise in place of its head outputs makes the model's output NaN"),
-        (1.0 if bypass else 0.0, f"noise in place of its head outputs does not change the model's output, {bypass}"),
+        (
+            proof.shut_error,
+            "with all heads ablated, the output of the block is not the bias of its output projection (difference: "
+            f"{proof.shut_error:.1e})",
+        ),
+        (0.0 if has_number else 1.0, "noise in place of the head outputs makes the model's output NaN"),
+        (1.0 if bypass else 0.0, f"noise in place of the head outputs does not change the model's output, {bypass}"),
         (
             proof.cross_row_effect,
-            "noise in one example changes the outputs of others: examples are not the first axis, or mix",
+            "noise in one example changes the outputs of other examples: the first axis does not count examples, or "
+            "the model mixes them",
         ),
     ]
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
                 f"ablations do not act as they should at {proof.site}: {why}",
-                "check that the path in the sites leads to the output projection, which the model must call",
+                "check that the path given to Sites leads to the output projection, which the model must call",
                 *filter(None, [block]),
             )
 

@@ -48,7 +48,8 @@ class ParameterProjection(nn.Module):
         """Return the product of head outputs z with the parameter, computed as in the model's last pass."""
         if self.product is None:
             raise InstrumentError(
-                f"the parameter {self.name} was never multiplied with the outputs of heads",
+                f"the parameter {self.name} was given as an output projection, but was never multiplied with the "
+                "outputs of heads",
                 "check its path: the model must multiply it with head outputs in every forward pass",
             )
         return self.product(z)
@@ -109,8 +110,8 @@ class _ProductCalls(TorchFunctionMode):
             others = [tensor for tensor in _operands(func, args, kwargs) if not self._is_weight(tensor)]
             if len(others) != 1:
                 raise InstrumentError(
-                    f"the parameter {owner.name} is multiplied with {len(others)} tensors at once, so no tensor holds "
-                    "head outputs",
+                    f"the parameter {owner.name} was given as an output projection, but is multiplied with "
+                    f"{len(others)} tensors at once, so no tensor holds head outputs",
                     "compute the heads' outputs first, and multiply them with the parameter in a step of its own",
                 )
             return owner.multiply(func, args, kwargs, others[0])

@@ -70,8 +70,10 @@ def path_patch(
     received = {site: third.z(site) for site in slots}
     if all(torch.equal(received[site][..., at, :], clean[site][..., at, :]) for site, at in slots.items()):
         raise InputError(
-            f"no path leads from {_names(senders)} to {_names(receivers)}",
-            "name a receiver in a later layer than the sender, and a donor that differs from the inputs",
+            f"patching {_names(senders)} does not change the outputs of {_names(receivers)}, so no path between them "
+            "can be measured",
+            "choose receivers in a later layer than the senders, and a donor (the inputs whose head outputs are put "
+            "in) that differs from the inputs",
         )
     with Gates(sites, closed_gates(sites, receivers), received):
         return model(*inputs)

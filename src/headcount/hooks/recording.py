@@ -122,7 +122,9 @@ class PassRecorder:
         if site is not None:
             if site in self.site_records:
                 what = f"the output projection of {site} was called twice in one pass"
-                raise InstrumentError(what, "gates cannot tell the calls apart: give inputs on which it is called once")
+                raise InstrumentError(
+                    what, "headcount cannot tell the calls apart: give inputs on which it is called once"
+                )
             z = input_of(site, args)
             self.site_records[site] = SiteRecord(z, z._version, call, call, getattr(module, "product", None))
         elif any(inner.module in self._projections for inner in call.inside):

@@ -98,8 +98,10 @@ def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
     error = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
     if not error <= tolerance(outputs.dtype):
         raise ReplayError(
-            f"a forward pass {how} differs from a full forward pass by {error:.1e} of the largest value",
-            "the model's modules depend on more than their inputs, so recorded outputs cannot be used again",
+            f"a forward pass {how} does not give the output of a full forward pass: they differ by {error:.1e} of "
+            "the largest value",
+            "some modules depend on more than their inputs (such as a counter or random numbers), so their recorded "
+            "outputs cannot be used again",
         )
 
 
@@ -172,8 +174,8 @@ class CachedPass:
                 return first_tensor(self.model(*inputs))
         except RuntimeError as error:
             raise InstrumentError(
-                f"the model failed on a batch of {times} copies of {n} rows: {error}",
-                "the first axis of every input must be the batch",
+                f"the model failed on a batch of {n} examples, repeated {times} times: {error}",
+                "the first axis of every input tensor must count the examples of the batch",
             ) from error
 
     @property
@@ -213,7 +215,7 @@ class CachedPass:
         if missed := [str(site) for site in self.sites if site not in self.site_records]:
             raise InstrumentError(
                 f"the output projection of {', '.join(missed)} was never called, so its heads cannot be ablated",
-                "leave these attention blocks out of the sites",
+                "leave these attention blocks out of the `sites` argument",
             )
         return output
 
@@ -225,7 +227,8 @@ class CachedPass:
         first = {self.first_site(intervention.heads) for intervention in interventions}
         if len(first) != 1:
             raise ValueError(
-                f"the interventions must begin at one attention block, not at several: {', '.join(map(str, first))}"
+                "all interventions must have the same first attention block with an ablated head, got several: "
+                f"{', '.join(map(str, first))}"
             )
         (site,) = first
         if len(interventions) not in self._tilers:
@@ -239,8 +242,8 @@ class CachedPass:
                 output = self.model(*map(tiler.repeat, self.inputs))
         except RuntimeError as error:
             raise ReplayError(
-                f"a pass replayed from {site} with {tiler.n} rows, repeated {tiler.times} times, failed: {error}",
-                "the first axis of every tensor that modules pass to each other must be the batch",
+                f"a pass replayed from {site} with {tiler.n} examples, repeated {tiler.times} times, failed: {error}",
+                "the first axis of every tensor that modules pass to each other must count the examples of the batch",
             ) from error
         if not patcher.has_acted:
             raise ReplayError(

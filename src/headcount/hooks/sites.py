@@ -99,11 +99,15 @@ class Sites(dict[HeadSite, Site]):
             _require_unquantised(name, site.projection)
             sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)
             if site.call != len(sharing) - 1:
-                share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
+                share = (
+                    f"{sharing[0]} and {name} share"
+                    if len(sharing) > 1
+                    else f"{name} is call number {site.call} (the first is 0) of"
+                )
                 raise InputError(
                     f"{share} one output projection",
-                    "their heads cannot be told apart; if each attention block calls the projection once per pass, "
-                    "number the calls: Site(projection, heads, call=1)",
+                    "the heads cannot be told apart; if each attention block calls the projection once per pass, "
+                    "number the calls from 0: Site(projection, heads, call=0), then call=1",
                 )
 
     @classmethod
@@ -189,7 +193,7 @@ def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
     if ".quantized" in package or "bitsandbytes" in package or weight in _QUANTISED:
         raise InputError(
             f"the output projection of {name} is quantised ({type(projection).__name__})",
-            "the contributions of its heads would not sum to its output: load the model in float32",
+            "so the contributions of its heads would not sum to its output: load the model in float32",
         )
 
 
@@ -263,8 +267,8 @@ def _find_sites(
             name = HeadSite(_ROLES[role][0], layer, _ROLES[role][1])
             if name in sites:
                 raise InputError(
-                    f"{pattern!r} and another path pattern both lead to {name}",
-                    "name the kind of each: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
+                    f"the path {pattern!r} and another one both lead to an attention block with the name {name}",
+                    "say which kind each is: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
                 )
             sites[name] = _site_at(model, name, path, module, n_heads)
     return sites
@@ -288,7 +292,7 @@ def _site_at(
     if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
         hint = "" if count is None else f"; a module that contains it says {count}"
-        raise InputError(f"the number of heads that share {path} is not known", f"give n_heads=...{hint}")
+        raise InputError(f"the number of heads whose outputs {path} projects is not known", f"give n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
             f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
@@ -309,7 +313,8 @@ def _axis(site: Site, head_axis: int | None) -> int | None:
     """
     if head_axis is not None and site.mha is not None:
         raise InputError(
-            "head_axis is not allowed for nn.MultiheadAttention", "leave it out: the heads share the last axis of z"
+            "head_axis is not allowed for nn.MultiheadAttention",
+            "leave it out: the outputs of its heads are concatenated in the last axis",
         )
     if head_axis == 0:
         raise InputError(
@@ -380,8 +385,9 @@ def _role(pattern: str, *, alone: bool) -> str:
     if alone:
         return "layer"
     raise InputError(
-        f"{pattern!r} does not say which stack it belongs to",
-        "name it: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...), or layer=... for a single stack",
+        f"the path {pattern!r} does not say whether its layers belong to the encoder or to the decoder",
+        "say it: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...), or layer=... for a model with a "
+        "single stack of layers",
     )
 
 

@@ -63,8 +63,9 @@ class StreamId:
         match = _NAME.fullmatch(text.strip())
         if match is None:
             raise InputError(
-                f"{text!r} is not the name of a residual stream",
-                "write E0.input, E0.mlp or E0.stream (E encoder, D decoder, L single stack; layers count from 0)",
+                f"{text!r} is not the name of a residual stream or of an MLP's output",
+                "write E0.input (the residual stream before layer 0), E0.mlp (what the MLP of layer 0 adds) or "
+                "E0.stream (after layer 0), with E for an encoder, D for a decoder and L for a single stack",
             )
         letter, layer, kind = match.groups()
         stack = next(stack for stack, known in LETTERS.items() if known == letter.upper())
@@ -109,7 +110,9 @@ class Streams(dict[StreamId, StreamPlace]):
         """Return the identifier of a stream, such as "E0.mlp"; if the model has none of this name, raise an error."""
         stream = StreamId.parse(name) if isinstance(name, str) else name
         if stream not in self:
-            raise InputError(f"no stream {stream} in this model", f"it has: {', '.join(map(str, self))}")
+            raise InputError(
+                f"no residual stream or MLP output {stream} in this model", f"it has: {', '.join(map(str, self))}"
+            )
         return stream
 
 
@@ -126,7 +129,7 @@ def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
         if owner not in paths:
             raise InputError(
                 f"the layer of {name} is not known: its output projection is not part of this model",
-                "give the sites of this model",
+                "find the attention blocks of this model, not of another one or a copy, and give them as `sites`",
             )
         parts = paths[owner].split(".")
         prefixes = [".".join(parts[:i]) for i in range(1, len(parts) + 1) if parts[i - 1].isdigit()]
@@ -134,7 +137,7 @@ def _layers(model: nn.Module, sites: Sites) -> dict[tuple[str, int], nn.Module]:
         if not chain:
             raise InputError(
                 f"the layer of {name} is not known: the path of its output projection has no layer number",
-                "streams can only be found in a model whose layers are in an nn.ModuleList",
+                "residual streams can only be found in a model whose layers are in an nn.ModuleList",
             )
         chains.setdefault((name.stack, name.layer), chain)
     layers: dict[tuple[str, int], nn.Module] = {}
@@ -266,8 +269,8 @@ class StreamCapture(_Watched):
         stream = self.streams.find(name)
         if self.n_calls[stream] != 1:
             raise InstrumentError(
-                f"{stream} was reached {self.n_calls[stream]} times inside the context, not once",
-                "make exactly one forward pass",
+                f"{stream} was computed {self.n_calls[stream]} times inside the `with` block, not once",
+                "make exactly one forward pass inside the `with` block",
             )
         return self._kept[stream]
 
@@ -298,8 +301,10 @@ class StreamPatches(_Watched):
             patch = patch.expand_as(x)
         except RuntimeError as error:
             raise InputError(
-                f"the patch for {stream} has shape {tuple(patch.shape)}, but the stream has shape {tuple(x.shape)}",
-                "give [batch, position, d_model] with the sizes of this pass; batch and position may be 1",
+                f"the patch (the tensor to put in) for {stream} has shape {tuple(patch.shape)}, but the tensor to "
+                f"replace has shape {tuple(x.shape)}",
+                "give a tensor of shape [batch, position, d_model] with the sizes of this pass; batch and position "
+                "may be 1",
             ) from error
         at = self.positions.mask(x.shape[1], x.device)
         return torch.where(at[:, None], patch, x)
@@ -310,7 +315,7 @@ class StreamPatches(_Watched):
         if error_type is None and missed:
             raise InstrumentError(
                 f"no forward pass reached {', '.join(missed)}: nothing was patched there",
-                "make a forward pass inside the context",
+                "make a forward pass inside the `with` block",
             )
         if error_type is None:
             self.positions.require_reached()
@@ -340,8 +345,10 @@ class PatchedPositions:
         """Raise an error if forward passes were made, but none of them had one of the positions."""
         if self.longest and not self._is_reached:
             raise InstrumentError(
-                f"no forward pass had the positions {', '.join(map(str, self.queries or ()))}: nothing was changed",
-                f"positions count from 0; the longest forward pass had {self.longest} positions",
+                "nothing was changed, because no forward pass had the positions "
+                f"{', '.join(map(str, self.queries or ()))}",
+                f"choose positions that exist: they count from 0, and the longest forward pass had {self.longest} "
+                "positions",
             )
 
 

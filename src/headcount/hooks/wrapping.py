@@ -58,7 +58,7 @@ class Wrapped(nn.Module):
             if len(inputs) > len(self.inputs):
                 raise InputError(
                     f"{len(inputs)} tensors were given, but the model takes at most {len(self.inputs)}",
-                    f"give {', '.join(self.inputs)}",
+                    f"give these, or the first of them: {', '.join(self.inputs)}",
                 )
             named = dict(zip(self.inputs, inputs, strict=False)) | named
             inputs = ()

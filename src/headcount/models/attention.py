@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from headcount.encodings.base import Keys, Queries
 from headcount.heads import HeadSite
 from headcount.models.masking import AttentionMask, Bias, Mask
+from headcount.models.windows import attend_near
 
 Weights = Float[Tensor, "batch head query key"]
 
@@ -91,17 +92,34 @@ def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
 
 
 class KeyValueCache:
-    """The keys and values that one attention block keeps between decoding steps."""
+    """The keys and values that one attention block keeps between decoding steps.
+
+    They are parts of buffers that double when they are full, so that a new position does not copy all earlier ones.
+    """
 
     key: Tensor | None = None
     value: Tensor | None = None
+    _buffers: tuple[Tensor, Tensor] | None = None
 
     def append(self, key: Keys, value: Keys) -> tuple[Tensor, Tensor]:
         """Append the keys and values of new positions, and return the keys and values of all positions."""
-        if self.key is not None and self.value is not None:
-            key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
-        self.key, self.value = key, value
-        return key, value
+        if self.key is None or self.value is None:
+            self.key, self.value = key, value
+            return key, value
+        n_past, n = self.key.shape[2], self.key.shape[2] + key.shape[2]
+        if self._buffers is None or self._buffers[0].shape[2] < n:
+            self._buffers = _with_room(self.key, 2 * n), _with_room(self.value, 2 * n)
+        for buffer, new in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, n_past:n] = new
+        self.key, self.value = (buffer[:, :, :n] for buffer in self._buffers)
+        return self.key, self.value
+
+
+def _with_room(past: Tensor, n: int) -> Tensor:
+    """Return a buffer of `n` positions that begins with the keys or values `past`; the rest is not set."""
+    buffer = past.new_empty(*past.shape[:2], n, past.shape[3])
+    buffer[:, :, : past.shape[2]] = past
+    return buffer
 
 
 @runtime_checkable
@@ -147,7 +165,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         if d_model % n_heads:
-            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
+            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model}) without remainder")
         self.n_heads, self.d_head = n_heads, d_model // n_heads
         self.kept = tuple(range(n_heads)) if kept is None else kept
         d_kept = len(self.kept) * self.d_head
@@ -181,6 +199,12 @@ class MultiHeadAttention(nn.Module):
             n_BHQ1 = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)[:, None, :, None]
             scale_BHQ1 = self.log_n_scale[None, :, None, None] * n_BHQ1.to(self.log_n_scale).log()
             q_BHQE = q_BHQE * scale_BHQ1
+        if masking.near is not None and read is None:
+            bias = masking.near_bias(masking.near)
+            if bias is not None:
+                bias = _scaled(self._narrowed(bias), scale_BHQ1, slice(None)).to(q_BHQE.dtype)
+            z_BHQE = attend_near(q_BHQE, k_BHKE, v_BHKE, masking.near, bias)
+            return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
         chunks = []
         for rows, keys in masking.chunks(n_queries, n_keys):
             mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, q_BHQE.device), masking.bias(rows, keys)

@@ -63,7 +63,9 @@ class StackConfig(EncodingSettings):
         d_model = info.data.get("d_model", n_heads)
         if d_model % n_heads:
             allowed = [n for n in range(1, min(d_model, MOST) + 1) if d_model % n == 0]
-            raise ValueError(f"must divide d_model ({d_model}): {', '.join(map(str, allowed))}")
+            raise ValueError(
+                f"must divide d_model ({d_model}) without remainder; allowed are {', '.join(map(str, allowed))}"
+            )
         return n_heads
 
     @model_validator(mode="after")
@@ -140,5 +142,32 @@ class ClassifierConfig(StackConfig):
         return tuple(HeadSite("layer", i, "self") for i in range(self.n_layers))
 
 
-MODEL_CONFIGS: dict[str, type[StackConfig]] = {"sequence": EncoderDecoderConfig, "class": ClassifierConfig}
-"""Maps the type of a task's answers (a sequence or a class) to the settings class of the model for the task."""
+@config
+class DecoderOnlyConfig(StackConfig):
+    """The architecture of a decoder-only model: layers of causal self-attention over the question and the answer."""
+
+    d_model: Count = 64
+    """Width of the residual stream."""
+    d_ff: Count = 256
+    """Width of the feed-forward layers."""
+    n_layers: Layers = 1
+    """Number of layers."""
+    position_ids: str = "order"
+    """Position ids of the tokens: their order, or ids that the task knows, such as coupled. Those GIVE structure."""
+    random_start: Count | None = None
+    """Begin the ids at a random number below this one in training, so that longer sums have no new ids; none: at 0."""
+    window: Count | None = None
+    """Largest difference of position ids between a query and the keys that it sees; none: unlimited. GIVES locality."""
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """The attention blocks of the model: one self-attention block per layer."""
+        return tuple(HeadSite("layer", i, "self") for i in range(self.n_layers))
+
+
+MODEL_CONFIGS: dict[str, type[StackConfig]] = {
+    "encoder-decoder": EncoderDecoderConfig,
+    "decoder-only": DecoderOnlyConfig,
+    "classifier": ClassifierConfig,
+}
+"""Maps each kind of model to its settings class."""

@@ -24,7 +24,7 @@ from headcount.encodings.length_normalised import PLACES, LengthNormalised
 from headcount.encodings.rotary import Rotary
 from headcount.encodings.sinusoidal import Sinusoidal
 from headcount.errors import InputError
-from headcount.models.transformer import N_WAVES, Classifier, EncoderDecoder, FourierNumberEmbedding, Model
+from headcount.models.transformer import N_WAVES, DecoderOnly, EncoderDecoder, FourierNumberEmbedding, Model
 
 ENGINE_POOLINGS = (
     *("max", "min", "mean", "first", "last", "attention"),
@@ -94,8 +94,9 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
                 "source": _encoding(exported, "source_positions", model.source_positions, n_positions),
                 "target": _encoding(exported, "target_positions", model.target_positions, n_positions),
             }
+        elif isinstance(model, DecoderOnly):
+            raise not_runnable("decoder-only model")
         else:
-            assert isinstance(model, Classifier), "there are two kinds of model"
             if model.config.pooling not in ENGINE_POOLINGS:
                 raise not_runnable(f"pooling {model.config.pooling}")
             exported.architecture |= {
@@ -112,8 +113,8 @@ def export(model: Model, n_positions: int, *, in_half: bool = True) -> ExportedM
 def not_runnable(part: str) -> InputError:
     """Build the error for a part of a model, such as a pooling, that the report's JavaScript engine cannot compute."""
     return InputError(
-        f"the report's JavaScript engine cannot compute the {part}",
-        "write the report without the live model: everything else is in it",
+        f"the model cannot run inside the report's page: its JavaScript does not support the {part}",
+        "write the report without --live-only: it has everything but the interactive model",
     )
 
 

@@ -40,5 +40,5 @@ def require_numbers(output: Tensor | float, example: str) -> None:
     if math.isnan(total) and (not isinstance(output, Tensor) or bool(torch.isnan(output).any())):
         raise CheckFailed(
             f"the model's output on {example} holds NaN",
-            "its weights or activations overflow: check the input, or use a higher precision",
+            "the weights hold NaN, or activations overflow: check the input, or use a higher precision",
         )

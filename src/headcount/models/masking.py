@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.encodings.base import Encoding, Keys, Positions, Queries
+from headcount.models.windows import NearKeys
 
 Mask = Bool[Tensor, "#batch #head #query #key"]
 Bias = Float[Tensor, "#batch #head #query #key"]
@@ -56,6 +57,10 @@ class AttentionMask:
     """The positions of the keys, which the encoding uses."""
     padding: Padding = "anywhere"
     """Where the batch may have padding, which `mask` hides: none, behind or anywhere (see `Padding`)."""
+    id_window: int | None = None
+    """Largest difference between the position ids of a query and of a key that it sees; None for no limit."""
+    near: NearKeys | None = None
+    """The keys that each query sees, if they are listed; they replace all other fields that hide keys."""
 
     def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
         """Return the queries and keys after the position encoding has rotated them; unchanged without an encoding."""
@@ -67,6 +72,8 @@ class AttentionMask:
         """Yield slices of queries that are scored together, each with the slice of keys that they may see."""
         past = n_keys - n_queries if self.causal or self.window is not None else 0
         rows = 1 if self.mask is None else len(self.mask)
+        if self.id_window is not None and self.queries is not None:
+            rows = max(rows, len(self.queries.ids))
         together = max(1, PAIRS // (rows * n_keys))
         if self.window is not None:
             together = max(NARROW, min(self.window, PAIRS // (3 * rows * self.window)))
@@ -82,7 +89,7 @@ class AttentionMask:
         if mask is not None:  # it may be broadcast along either axis
             n_rows, n_columns = mask.shape[2:]
             mask = mask[:, :, queries if n_rows > 1 else slice(None), keys if n_columns > 1 else slice(None)]
-        if not self.causal and self.window is None:
+        if not self.causal and self.window is None and self.id_window is None:
             return mask
         i = torch.arange(queries.start, queries.stop, device=device)[:, None] + n_keys - n_queries
         j = torch.arange(keys.start, keys.stop, device=device)[None, :]
@@ -91,11 +98,15 @@ class AttentionMask:
             parts.append((j <= i)[None, None])
         if self.window is not None:
             parts.append(((i - j).abs() <= self.window)[None, None])
+        if self.id_window is not None and self.queries is not None and self.keys is not None:
+            apart = (self.queries.ids[:, queries, None] - self.keys.ids[:, None, keys]).abs()
+            parts.append((apart <= self.id_window)[:, None])
         return reduce(and_, parts)
 
     def is_causal_block(self, queries: slice, keys: slice) -> bool:
         """Return whether the mask of a chunk only hides later keys, so that a fused attention kernel needs no mask."""
-        return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
+        has_window = self.window is not None or self.id_window is not None
+        return self.causal and not has_window and self.mask is None and queries == keys and queries.start == 0
 
     @property
     def bias_hides(self) -> bool:
@@ -105,10 +116,10 @@ class AttentionMask:
 
     def all_see(self, n_queries: int, n_keys: int) -> bool:
         """Return True only if every query certainly sees at least one key; the mask's values are not read."""
-        has_reach = self.causal or self.window is not None
-        if self.bias_hides or (has_reach and n_queries > n_keys):
+        has_window = self.window is not None or self.id_window is not None
+        if self.bias_hides or ((self.causal or has_window) and n_queries > n_keys):
             return False
-        return self.mask is None or (self.padding == "behind" and self.window is None)
+        return self.mask is None or (self.padding == "behind" and not has_window)
 
     def bias(self, queries: slice, keys: slice) -> Bias | None:
         """Return the position encoding's bias for the scores of a chunk of queries and keys, or None for no bias."""
@@ -117,8 +128,25 @@ class AttentionMask:
         added = self.encoding.bias(self.queries.ids[:, queries, None], self.keys.ids[:, None, keys])
         return None if added is None else added.movedim(-1, 1)
 
+    def near_bias(self, near: NearKeys) -> Bias | None:
+        """Return the position encoding's bias for the scores of each query and its near keys, or None for no bias."""
+        if self.encoding is None or self.queries is None or self.keys is None:
+            return None
+        rows = torch.arange(len(self.keys.ids), device=near.keys.device)[:, None, None]
+        added = self.encoding.bias(self.queries.ids[..., None], self.keys.ids[rows, near.keys])
+        return None if added is None else added.movedim(-1, 1)
+
     def n_visible(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:
         """Return the number of keys that each query sees, or 1 if it sees none, so that the logarithm is finite."""
+        if self.near is not None:
+            return self.near.sees.sum(dim=-1).clamp(min=1)
+        if self.causal and self.window is None and self.id_window is None and self.mask is not None:
+            n_earlier = self.mask.expand(-1, -1, 1, n_keys)[:, 0, 0].cumsum(dim=-1)  # padding may be anywhere
+            return n_earlier[:, n_keys - n_queries :].clamp(min=1)
+        if self.id_window is not None:
+            chunks = self.chunks(n_queries, n_keys)
+            masks = (self.mask_for(rows, keys, n_queries, n_keys, device) for rows, keys in chunks)
+            return torch.cat([mask.sum(dim=-1)[:, 0] for mask in masks if mask is not None], dim=1).clamp(min=1)
         total = torch.full((1, 1), n_keys, device=device)
         if self.mask is not None:
             total = self.mask.expand(-1, -1, -1, n_keys).sum(dim=-1)[:, 0]

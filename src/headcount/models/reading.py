@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headcount.encodings.base import Positions
 from headcount.heads import HeadSite
 from headcount.models.attention import MultiHeadAttention, Weights
 from headcount.models.masking import AttentionMask
-from headcount.models.transformer import Classifier, Model
+from headcount.models.transformer import Classifier, DecoderOnly, EncoderDecoder, Model
 
 Places = NDArray[np.int64]
 """For each query or key of a model, its position in the task's example; -1 for tokens that only the model has ([CLS]).
@@ -95,11 +96,13 @@ class ChunkReader:
     show: ShowChunk
     rows: NDArray[np.int64] = field(default_factory=lambda: np.arange(0))
     widths: tuple[int, ...] = ()
+    source: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    """The tokens of the model's first input."""
     _done: dict[HeadSite, int] = field(default_factory=dict)
 
-    def begin(self, rows: NDArray[np.int64], widths: tuple[int, ...]) -> None:
-        """Start a new batch: `rows` are the indices of its examples, `widths` the numbers of tokens of each stack."""
-        self.rows, self.widths = rows, widths
+    def begin(self, rows: NDArray[np.int64], inputs: Sequence[torch.Tensor]) -> None:
+        """Start a new batch: `rows` are the indices of its examples, `inputs` the tokens of each stack."""
+        self.rows, self.widths, self.source = rows, tuple(tokens.shape[1] for tokens in inputs), inputs[0]
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
@@ -107,24 +110,40 @@ class ChunkReader:
         weights, first = self.norms.share(site, weights, keys), self._done.get(site, 0)
         queries = slice(first, first + weights.shape[2])
         self._done[site] = queries.stop
-        shape = self.widths[-1] if site.stack == "decoder" else self.widths[0], n_keys
+        n_queries = self.widths[-1] if site.stack == "decoder" else self.widths[0]
+        shape = n_keys if isinstance(self.model, DecoderOnly) else n_queries, n_keys
         places = np.arange(queries.start, queries.stop), np.arange(keys.start, keys.stop)
-        sees = visible_keys(self.model, site, queries, keys, n_keys, weights.device)
+        if isinstance(self.model, DecoderOnly):
+            sees = ids_visible(self.model, self.source, queries, keys, n_keys)
+        else:
+            sees = visible_keys(self.model, site, queries, keys, n_keys, weights.device)
         self.show(AttentionChunk(site, self.rows, weights, queries, keys, shape, *places, sees))
 
 
 def visible_keys(
-    model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
+    model: EncoderDecoder | Classifier, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
 ) -> Bool[Tensor, "query key"]:
     """Return a mask [query, key] of the keys that each query of an attention block may see, without padding."""
     if isinstance(model, Classifier):
         is_causal = model.config.causal or model.positions.forces_causal
     else:
-        is_causal = site.stack == "decoder" or model.source_positions.forces_causal
+        is_causal = site.stack == "decoder" or cast(EncoderDecoder, model).source_positions.forces_causal
     masking = AttentionMask() if site.kind == "cross" else AttentionMask(causal=is_causal, window=model.config.window)
     mask = masking.mask_for(queries, keys, n_keys, n_keys, device)
     shape = queries.stop - queries.start, keys.stop - keys.start
     return torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask[0, 0]
+
+
+def ids_visible(
+    model: DecoderOnly, source: Tensor, queries: slice, keys: slice, n_keys: int
+) -> Bool[Tensor, "query key"]:
+    """Return a mask of the keys that each query of a decoder-only model may see in at least one of these examples."""
+    ids = model.ids(source, n_keys - source.shape[1])
+    where = Positions(ids, ids.new_full((1,), n_keys))
+    masking = AttentionMask(causal=True, id_window=model.config.window, queries=where, keys=where)
+    mask = masking.mask_for(queries, keys, n_keys, n_keys, source.device)
+    assert mask is not None, "it is causal"
+    return mask.any(dim=0)[0]
 
 
 class ValueNorms(ExitStack):

@@ -1,9 +1,13 @@
-"""The two transformers that headcount trains, and the layers they share.
+"""The three transformers that headcount trains, and the layers they share.
 
 An encoder-decoder encodes a source and decodes an answer, one token at a time:
 
     source          [3 7 4 + 8 1 4]  -> encoder -> memory
     decoder input   [<s> 1 1 8]      -> decoder, attending to the memory -> logits for [1 1 8 8]
+
+A decoder-only model is one stack of layers that reads the question and the answer in one sequence:
+
+    source and decoder input   [3 7 4 + 8 1 4 = 8 8 1]  -> layers, causal -> logits for [8 8 1 1] behind the =
 
 A classifier consists of layers over a sequence, a pooling, and one logit per class:
 
@@ -12,6 +16,7 @@ A classifier consists of layers over a sequence, a pooling, and one logit per cl
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -23,9 +28,11 @@ from torch.nn import functional as F
 from headcount.encodings.base import Encoding, Positions, build_encoding
 from headcount.heads import HeadId, HeadSite
 from headcount.models.attention import AttentionReader, KeyValueCache, MultiHeadAttention
-from headcount.models.config import POOLINGS, ClassifierConfig, EncoderDecoderConfig, StackConfig
+from headcount.models.config import POOLINGS, ClassifierConfig, DecoderOnlyConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.masking import AttentionMask, Padding, padding_of
 from headcount.models.poolings import Pooling
+from headcount.models.windows import NearKeys, near_keys
+from headcount.tasks.base import IdScheme
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
@@ -36,6 +43,8 @@ Tokens = Int[Tensor, "batch length"]
 DecoderInput = Int[Tensor, "#batch target"]
 """The tokens that the decoder gets; a single row is used for all sources."""
 N_WAVES = 16
+NEAR_FROM = 256
+"""Number of tokens from which attention with a window on ids gathers the keys near each query."""
 
 
 class Residual(nn.Module):
@@ -178,11 +187,11 @@ class HeadlessAttention(nn.Module):
         return self.output["bias"].expand(len(rows), x.shape[1], -1)
 
 
-# --- both models ------------------------------------------------------------------------------------------------------
+# --- all models -------------------------------------------------------------------------------------------------------
 
 
 class Transformer(nn.Module):
-    """Base class of the encoder-decoder and the classifier; a head keeps its name when other heads are cut out."""
+    """Base class of headcount's own models; a head keeps its name when other heads are cut out."""
 
     blocks: dict[HeadSite, AttentionBlock]
     """All attention blocks by their names (sites), including blocks whose heads are all cut out."""
@@ -329,21 +338,185 @@ class EncoderDecoder(Transformer):
         return self.to_logits(self.decoder_norm(x))
 
 
+# --- decoder-only -----------------------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """The position ids of a question and of the answer behind it, up to some length."""
+
+    ids: Int[Tensor, "#batch length"]
+    is_token: Bool[Tensor, "#batch length"]
+    """False at padding, which is in the question only."""
+    near: NearKeys | None
+    """The keys in the window of each query; None if they are not listed."""
+
+
+@dataclass
+class Prompt:
+    """A question to a decoder-only model: its tokens, and what is known of their positions before any layer runs."""
+
+    x: Tokens
+    padding: Padding
+    start: Int[Tensor, "batch 1"] | None = None
+    """The number at which the ids of each row begin; None if all begin at 0."""
+    layouts: dict[bool, Layout] = field(default_factory=dict)
+    """The longest layout so far, without and with lists of near keys; decoding extends it by doubling."""
+
+
+class DecoderOnly(Transformer):
+    """A transformer of causal layers over a question and the answer to it, which it continues token by token.
+
+    Without a scheme, the ids of positions count tokens. Padding may be anywhere in the question: it is masked, and it
+    has no influence on ids.
+    """
+
+    config: DecoderOnlyConfig
+    pad_id: int
+
+    def __init__(self, config: DecoderOnlyConfig, n_tokens: int, pad_id: int, scheme: IdScheme | None = None) -> None:
+        super().__init__(config, pad_id)
+        self.scheme = scheme
+        self.tokens = nn.Embedding(n_tokens, config.d_model)
+        # With ids of the task, a key before a query may have a larger id.
+        self.positions = build_encoding(config, config.d_model, config.n_heads, causal=scheme is None)
+        self.layers = nn.ModuleList(Layer(config, site) for site in config.sites)
+        self.norm = self._final_norm()
+        self.to_logits = nn.Linear(config.d_model, n_tokens)
+        self._complete()
+
+    def forward(
+        self,
+        source: Tokens,
+        decoder_input: DecoderInput,
+        *,
+        weights: AttentionReader | None = None,
+        padding: Padding | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Return the logits of the next token at each position of the decoder input, which follows the source.
+
+        `weights` receives the attention weights of all layers, over source and decoder input together.
+        """
+        return self.decode(decoder_input, self.encode(source, padding=padding), weights=weights)
+
+    def encode(
+        self, source: Tokens, *, weights: AttentionReader | None = None, padding: Padding | None = None
+    ) -> Prompt:
+        """Return the source as a prompt for `decode`; no layer runs, so `weights` receives nothing."""
+        start = None
+        if self.training and self.config.random_start is not None:
+            start = torch.randint(self.config.random_start, (len(source), 1), device=source.device)
+        return Prompt(source, padding or padding_of(source, self.pad_id), start)
+
+    def decode(
+        self,
+        decoder_input: DecoderInput,
+        memory: Prompt,
+        *,
+        n_past: int = 0,
+        weights: AttentionReader | None = None,
+        caches: Caches | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Return the logits of the next token at each position of the decoder input, which follows the prompt.
+
+        With caches that have been used, the decoder input holds only new tokens, and the caches hold the prompt and the
+        `n_past` tokens before them.
+        """
+        n_new = decoder_input.shape[1]
+        tokens = decoder_input.expand(len(memory.x), -1)
+        if not caches:
+            tokens = torch.cat([memory.x, tokens], dim=1)
+        n_known = memory.x.shape[1] + n_past + n_new
+        first = n_known - tokens.shape[1]
+        lists_keys = self.config.window is not None and n_known > NEAR_FROM and weights is None
+        layout = self._layout(memory, n_past + n_new, lists_keys and not torch.compiler.is_compiling())
+        n_tokens = memory.x.new_full((1,), n_known)
+        queries, keys = (Positions(layout.ids[:, start:n_known], n_tokens) for start in (first, 0))
+        masking = AttentionMask(
+            None if memory.padding == "none" else layout.is_token[:, None, None, :n_known],
+            causal=True,
+            encoding=self.positions,
+            queries=queries,
+            keys=keys,
+            padding=memory.padding,
+            id_window=self.config.window,
+            near=None if layout.near is None else layout.near.of_queries(slice(first, n_known)),
+        )
+        x = self.dropout(self.positions(self.tokens(tokens), queries))
+        for layer in self.layers:
+            x = layer(x, masking=masking, weights=weights, caches=caches)
+        return self.to_logits(self.norm(x[:, -n_new:]))
+
+    def _layout(self, prompt: Prompt, n_fed: int, lists_keys: bool) -> Layout:
+        """Return the ids of a prompt and of at least `n_fed` tokens behind it."""
+        n_source, known = prompt.x.shape[1], prompt.layouts.get(lists_keys)
+        if known is None or known.ids.shape[1] < n_source + n_fed:
+            n_fed = n_fed if known is None else 2 * n_fed
+            ids = self.ids(prompt.x, n_fed, prompt.start)
+            is_token = prompt.x != self.pad_id
+            is_token = torch.cat([is_token, is_token.new_ones(len(is_token), n_fed)], dim=1)
+            near = None
+            if lists_keys and self.config.window is not None:
+                near = near_keys(ids, self.config.window, None if prompt.padding == "none" else is_token)
+            known = prompt.layouts[lists_keys] = Layout(ids, is_token, near)
+        return known
+
+    def ids(self, source: Tokens, n_fed: int, start: Int[Tensor, "batch 1"] | None = None) -> Int[Tensor, "#batch all"]:
+        """Return the position ids of a source and of `n_fed` tokens behind it; `start` is added to each row's ids."""
+        source_places, fed_places = (torch.arange(n, device=source.device)[None] for n in (source.shape[1], n_fed))
+        if self.scheme is None:
+            n_before = (source != self.pad_id).cumsum(dim=1)
+            parts = (n_before - 1).clamp(min=0), n_before[:, -1:] + fed_places
+        else:
+            parts = self.scheme.ids(source, source_places, fed_places)
+        n_rows = max(map(len, parts))
+        ids = torch.cat([part.expand(n_rows, -1) for part in parts], dim=1)
+        if start is None:
+            return ids
+        moves = (ids > 0) if self.scheme is not None and self.scheme.zero_is_fixed else torch.ones_like(ids)
+        return ids + moves * start
+
+    @property
+    def hard_codes(self) -> tuple[str, ...]:
+        """The structure of the task that the architecture gives to the model, in words; empty if it gives none."""
+        window = f"window of ±{self.config.window} on the ids" if self.config.window else ""
+        return tuple(filter(None, (self.scheme.hard_codes if self.scheme else "", window, self.positions.hard_codes)))
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+SequenceTransformer = EncoderDecoder | DecoderOnly
+"""A transformer that answers token by token."""
+
+
 @torch.no_grad()
 def greedy(
-    model: EncoderDecoder, memory: Memory, first: int, n_tokens: int, *, use_cache: bool = True
+    model: SequenceTransformer,
+    memory: Memory | Prompt,
+    first: int,
+    n_tokens: int,
+    *,
+    use_cache: bool = True,
+    end_id: int | None = None,
 ) -> Int[Tensor, "batch n_tokens"]:
     """Return `n_tokens` tokens decoded greedily, without the start token `first`.
 
     With the cache, each step passes one token through the decoder; without the cache, each step passes all tokens
-    again. Both give the same tokens.
+    again. Both give the same tokens. Behind its first token `end_id`, a row is filled with this token, and decoding
+    stops when all rows have it.
     """
     caches: Caches | None = {} if use_cache else None
-    predicted = torch.full((len(memory.x), 1), first, device=memory.x.device)
+    predicted = torch.full((len(memory.x), 1 + n_tokens), first, device=memory.x.device)
+    has_ended = torch.zeros(len(predicted), dtype=torch.bool, device=predicted.device)
     for n_past in range(n_tokens):
-        fed, n_before = (predicted[:, -1:], n_past) if use_cache else (predicted, 0)
-        logits = model.decode(fed, memory, n_past=n_before, caches=caches)
-        predicted = torch.cat([predicted, logits[:, -1:].argmax(dim=-1)], dim=1)
+        fed, n_before = (predicted[:, n_past : n_past + 1], n_past) if use_cache else (predicted[:, : n_past + 1], 0)
+        token = model.decode(fed, memory, n_past=n_before, caches=caches)[:, -1].argmax(dim=-1)  # type: ignore[arg-type]
+        if end_id is not None:
+            token = token.masked_fill(has_ended, end_id)
+            has_ended |= token == end_id
+        predicted[:, n_past + 1] = token
+        if end_id is not None and has_ended.all():
+            predicted[:, n_past + 2 :] = end_id
+            break
     return predicted[:, 1:]
 
 
@@ -405,4 +578,4 @@ class FourierNumberEmbedding(nn.Module):
         return self.mix(self.waves[tokens].to(self.mix.weight.dtype))
 
 
-Model = EncoderDecoder | Classifier
+Model = EncoderDecoder | DecoderOnly | Classifier

@@ -33,8 +33,9 @@ class Form:
 def _claim_markdown(path: Path, force: bool) -> None:
     claim_output(path, ".md", force=force)
     if (path.parent / CONFIG).exists():
-        what = f"{path.parent} is the folder of a model, and figures of the Markdown would be mixed with its {FIGURES}/"
-        raise InputError(what, "choose a file outside of that folder with -o")
+        what = f"the Markdown report cannot be written into {path.parent}: that is the folder of a model, and figures "
+        what += f"of the report would be mixed with the model's own in {FIGURES}/"
+        raise InputError(what, "choose a file in another folder with -o")
 
 
 PARTS: dict[str, Form] = {

@@ -91,7 +91,8 @@ class Markdown:
     @singledispatchmethod
     def block(self, block: Block) -> str:
         """Return a block of the report (sentences, a table or a figure) as Markdown."""
-        raise TypeError(f"a block of the type {type(block).__name__} cannot be written as Markdown: register it here")
+        kind = type(block).__name__
+        raise TypeError(f"a block of the type {kind} cannot be written as Markdown: register a method for this type")
 
     @block.register
     def _(self, block: Paragraph) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headcount.describing import SECTIONS, claims, matching, weights
+from headcount.describing import SECTIONS, answer_lengths, claims, matching, weights
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
@@ -40,6 +40,7 @@ SECTION_OF = {
 }
 """Maps the class name of a result to two names: its field in `ModelResults`, and the section that describes it."""
 DESCRIBED: Mapping[str, Callable[[Any], list[Block]]] = {
+    "AnswerStretch": answer_lengths.describe,
     "ClaimResult": claims.describe,
     "ClaimsResult": claims.describe_all,
     "HeadWeights": weights.describe,
@@ -99,7 +100,7 @@ def _section(result: Result) -> Section | None:
 
 
 def _blocks(result: Result) -> list[Block]:
-    """Return blocks on a result without a section in a report: its description, or else its figure and its table."""
+    """Return the blocks that describe a result without a section in a report, or else its figure and its table."""
     kind = type(result).__name__
     if kind in DESCRIBED:
         return DESCRIBED[kind](result)

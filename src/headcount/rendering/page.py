@@ -230,7 +230,8 @@ def _card(card: Card) -> str:
 @singledispatch
 def block_html(block: Block) -> str:
     """Return a block of the report (sentences, a table or a figure) as HTML."""
-    raise TypeError(f"a block of the type {type(block).__name__} cannot be written as HTML: register it here")
+    kind = type(block).__name__
+    raise TypeError(f"a block of the type {kind} cannot be written as HTML: register a function with block_html")
 
 
 @block_html.register

@@ -23,7 +23,7 @@ _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right
 LINE_EVERY = 10.0
 """Seconds between two plain lines of progress, where there is no terminal for a bar."""
 MOST_WAITING = 4.0
-"""Divisor by which elapsed time counts as working time at least, so that waiting for a GPU is not free."""
+"""Elapsed time divided by this number is the least working time that is counted, so waiting for a GPU counts too."""
 TRIAL = 3.0
 """Seconds of work after which the remaining time is estimated from the pace so far."""
 

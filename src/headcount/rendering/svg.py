@@ -30,7 +30,7 @@ _FONT = re.compile(r"(?:(?P<weight>bold|\d{3}) )?(?P<size>[\d.]+)px (?P<family>.
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", re.DOTALL)
 INK, PAPER = "currentColor", "var(--paper)"
 FIGURE_COLOURS = {"blue": (BLUE, "#3f93e6"), "sky": (SKY, "#b3e0ff"), "grey": (GREY, "#98a2ad")}
-"""Maps a name in the page's style to two colours: one for a light background, and a lighter one for a dark one."""
+"""Maps the name of a colour in the page's style sheet to two colours: for a light, and for a dark background."""
 _COLOURS = {
     "#000000": INK,
     "#262626": INK,

@@ -38,7 +38,8 @@ GAP = 2
 @singledispatch
 def block_lines(block: Block | Sentence) -> Iterator[RenderableType]:
     """Yield what a terminal prints for one block; a figure prints nothing, because it is written to a file."""
-    raise TypeError(f"a block of the type {type(block).__name__} cannot be printed in a terminal: register it here")
+    kind = type(block).__name__
+    raise TypeError(f"a block of the type {kind} cannot be printed in a terminal: register it with block_lines")
 
 
 @block_lines.register

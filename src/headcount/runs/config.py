@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from headcount.config import field_names, parse, type_adapter
 from headcount.encodings import ENCODINGS
 from headcount.errors import ConfigError, Fault, InputError
-from headcount.models.config import MODEL_CONFIGS, StackConfig
+from headcount.models.config import MODEL_CONFIGS, DecoderOnlyConfig, StackConfig
 from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
-from headcount.tasks.base import Task
+from headcount.tasks.base import SequenceTask, Task
 from headcount.training.config import TrainingConfig
 
 SCHEMA = 1
@@ -41,7 +43,7 @@ class RunConfig:
     def sections(task_name: str) -> dict[str, type]:
         """Return the settings class of each section (task, model and training) for runs of a task."""
         task = TASKS.get(task_name)
-        return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
+        return {"task": task.config_class, "model": MODEL_CONFIGS[task.model_kind], "training": TrainingConfig}
 
     @classmethod
     def defaults(cls, task_name: str) -> dict[str, dict[str, Any]]:
@@ -90,7 +92,8 @@ class RunConfig:
         """Build the settings from plain data, such as the contents of `config.json`; one error lists all faults."""
         if data.get("schema") != SCHEMA:
             raise InputError(
-                f"the settings have version {data.get('schema')!r}, and this headcount reads only version {SCHEMA}"
+                f"the settings have the format version {data.get('schema')!r}, but this headcount reads only version "
+                f"{SCHEMA}"
             )
         known = ("schema", "task_name", "seed", "task", "model", "training")
         unknown = [name for name in data if name not in known]
@@ -111,7 +114,8 @@ class RunConfig:
             parsed = parse(cls.sections(task_name), settings)
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
-        faults += _position_faults(TASKS.get(task_name)(parsed["task"]), parsed["model"])
+        task, model = TASKS.get(task_name)(parsed["task"]), parsed["model"]
+        faults += _id_faults(task, model) if isinstance(model, DecoderOnlyConfig) else _position_faults(task, model)
         if faults:
             raise ConfigError(faults)
         return cls(task_name=task_name, seed=seed, **parsed)
@@ -142,21 +146,62 @@ class RunConfig:
         return {"task_name": self.task_name, "seed": self.seed, **settings}
 
 
+def _id_faults(task: SequenceTask, model: DecoderOnlyConfig) -> list[Fault]:
+    """Return the faults in the settings of a decoder-only model's position ids."""
+    encoding, known = ENCODINGS.get(model.encoding), ("order", *task.id_schemes)
+    if model.position_ids not in known:
+        return [Fault("model.position_ids", model.position_ids, suggestion(model.position_ids, known))]
+    faults = []
+    if model.position_ids != "order":
+        try:
+            task.id_schemes[model.position_ids](task.config)
+        except ValueError as error:
+            return [Fault("model.position_ids", model.position_ids, str(error))]
+        if encoding.forces_causal:
+            why = "it hides keys with larger ids, which these position ids give to earlier tokens: choose another one"
+            faults.append(Fault("model.encoding", model.encoding, why))
+    if encoding.needs_length:
+        why = "the length of an answer is not known while it is decoded: choose another encoding"
+        faults.append(Fault("model.encoding", model.encoding, why))
+    if model.random_start is not None and not encoding.uses_ids:
+        why = "the start of the ids has no effect without a position encoding: choose an encoding"
+        faults.append(Fault("model.random_start", model.random_start, why))
+    if encoding.has_table and model.n_positions < (n_ids := n_training_ids(task, model)):
+        why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
+        faults.append(Fault("model.n_positions", model.n_positions, why))
+    return faults
+
+
+def n_training_ids(task: Task, model: StackConfig) -> int:
+    """Return how many position ids occur in training: they are below this number."""
+    if not isinstance(model, DecoderOnlyConfig):
+        return getattr(model, "random_positions", None) or task.longest
+    sequence_task = cast(SequenceTask, task)
+    n_source, n_fed = len(sequence_task.source_positions), len(sequence_task.decoder_input_positions)
+    n_ids = n_source + n_fed
+    if model.position_ids != "order":
+        scheme = sequence_task.id_schemes[model.position_ids](task.config)
+        source = sequence_task.encode(sequence_task.split("validation")).source
+        ids = scheme.ids(source, np.arange(n_source)[None], np.arange(n_fed)[None])
+        n_ids = 1 + max(int(part.max()) for part in ids)
+    return n_ids + (model.random_start - 1 if model.random_start else 0)
+
+
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Return the faults in the model's position settings that make it unfit for the lengths of the task's examples."""
     ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
     n_ids = max(task.longest, ids or 0)
     faults = []
     if encoding.needs_length and task.output_type == "sequence":
-        why = "the length of an answer is not known while it is decoded: choose another encoding"
+        why = "this encoding needs the final length, which is not known while an answer is decoded: choose another"
         faults.append(Fault("model.encoding", model.encoding, why))
     if ids is not None and not encoding.uses_ids:
-        why = "random positions have no effect without a position encoding: choose an encoding"
+        why = "random position ids have no effect without a position encoding: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
         why = f"is below the longest sequence of the task, {task.longest} tokens: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
     if encoding.has_table and model.n_positions < n_ids:
-        why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
+        why = f"training uses position ids up to {n_ids - 1}: raise n_positions to {n_ids}"
         faults.append(Fault("model.n_positions", model.n_positions, why))
     return faults

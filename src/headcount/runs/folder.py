@@ -101,9 +101,16 @@ class RunFolder:
     def require_name(self) -> None:
         """Raise an error if the folder's name means a packaged run (`sample:NAME`) or a snapshot (`RUN@STEP`)."""
         if str(self.path).startswith(SAMPLE):
-            raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
+            raise RunError(
+                f"{str(self.path)!r} cannot be a folder's name: it means a trained model that comes with headcount",
+                "choose another name with -o",
+            )
         if isinstance(snapshot := folder_of(self.path), Snapshot) and snapshot.holds_a_run:
-            raise RunError(f"{str(self.path)!r} means a snapshot of a run", "choose another name with -o")
+            raise RunError(
+                f"{str(self.path)!r} cannot be a folder's name: it means the weights of a run after a training step "
+                "(a snapshot)",
+                "choose another name with -o",
+            )
 
     def require_free(self) -> None:
         """Raise an error if a new run cannot be written here: the folder is not empty, or its name has another meaning.
@@ -122,7 +129,8 @@ class RunFolder:
             others = [p.name for p in self.path.iterdir() if p.name[0] != "."] if self.path.exists() else []
         if others:
             raise RunError(
-                f"{self.path} is not empty and holds no run (it has {', '.join(sorted(others)[:3])})",
+                f"{self.path} is not empty, and holds no training that could be resumed (it has "
+                f"{', '.join(sorted(others)[:3])})",
                 "choose another folder with -o",
             )
 
@@ -152,7 +160,11 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """Return the validated settings in `config.json`; raise an error if no run was started in this folder."""
         if not self.holds_a_run:
-            raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
+            raise RunError(
+                f"no run in {self.path}",
+                "train one: headcount train addition",
+                "or use the trained model that comes with headcount: sample:addition",
+            )
         return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
@@ -235,7 +247,7 @@ class RunFolder:
         if digest(data) != self.read_manifest()["files"].get(name):
             raise RunError(
                 f"{file} differs from the file that this run wrote",
-                "it is damaged or was changed: restore it, or train again in another folder",
+                "the file is damaged or was changed: restore it, or train again in another folder",
             )
         return data
 
@@ -249,7 +261,10 @@ class RunFolder:
         """Return all lines of the log; raise an error if the log of a finished run differs from the manifest."""
         lines = [parse_json(line, self.log_file) for line in self.log_bytes().splitlines()]
         if invalid := [line for line in lines if not _is_log_line(line)]:
-            raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a valid line", _RESTORE)
+            raise RunError(
+                f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a valid line of a training log",
+                _RESTORE,
+            )
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
@@ -392,7 +407,10 @@ def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs
     for path in (*([] if short in own else own[:1]), short, *numbered, long):
         if _claim(path, mark):
             return path
-    raise RunError(f"{short} and {long} belong to other models", f"move one of them away: {long}")
+    raise RunError(
+        f"no folder is free for the results: {short} and {long} hold results of other models",
+        f"move one of them away: {long}",
+    )
 
 
 def _claim(path: Path, mark: dict[str, Any]) -> bool:
@@ -457,12 +475,12 @@ def require_vacant(path: Path) -> None:
     folder = RunFolder(path)
     if folder.holds_a_run and not folder.is_finished:
         raise RunError(
-            f"{path} is not empty: it holds a model, or a run that is unfinished",
+            f"{path} is not empty: it holds a model, or the unfinished training of one",
             "choose a folder that does not exist yet with -o",
         )
     folder.require_free()
     if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
         raise RunError(
-            f"the folder {path} already exists, and headcount does not write over it",
+            f"the folder {path} already exists, and headcount writes only into new folders",
             "choose a folder that does not exist yet with -o",
         )

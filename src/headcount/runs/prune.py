@@ -27,7 +27,7 @@ from headcount.files import friendly_os_errors, write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.limits import N_MEANS
-from headcount.models.transformer import Model, Transformer
+from headcount.models.transformer import DecoderOnly, Model, Transformer
 from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of
@@ -62,11 +62,11 @@ def prune_run(
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError("no heads to cut out were given", f"list the heads: headcount heads {argument(run.name)}")
+        raise InputError("no heads to cut out were named", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
         raise InputError(
             f"a learning rate of {learning_rate:g} does nothing without fine-tuning",
-            "give a number of training steps: fine_tune",
+            "give the number of training steps, too: fine_tune=...",
         )
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
     require_vacant(path)
@@ -128,7 +128,10 @@ def _inputs(run: Run, examples: Examples) -> Inputs:
     device, pad_id = next(run.model.parameters()).device, run.model.pad_id
     if run.task.output_type == "sequence":
         batch = cast(SequenceTask, run.task).encode(examples)
-        tokens = dict(zip(("encoder", "decoder"), on_device(device, batch.source, batch.decoder_input), strict=True))
+        inputs = on_device(device, batch.source, batch.decoder_input)
+        if isinstance(run.model, DecoderOnly):  # one stack, in which the decoder's input follows the source
+            return inputs, {"layer": torch.cat(inputs, dim=1).ne(run.model.pad_id)}
+        tokens = dict(zip(("encoder", "decoder"), inputs, strict=True))
     else:
         tokens = {"layer": on_device(device, cast(ClassTask, run.task).encode(examples).source)[0]}
     masks = {} if pad_id is None else {stack: ids != pad_id for stack, ids in tokens.items()}

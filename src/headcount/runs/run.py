@@ -31,7 +31,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
 from headcount.models.attention import AttentionCache
-from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
+from headcount.models.config import ClassifierConfig, DecoderOnlyConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
 from headcount.models.reading import (
     AlignedExamples,
@@ -41,13 +41,20 @@ from headcount.models.reading import (
     ValueOutputs,
     examples_per_pass,
 )
-from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
-from headcount.runs.config import RunConfig
+from headcount.models.transformer import (
+    Classifier,
+    DecoderOnly,
+    EncoderDecoder,
+    Model,
+    SequenceTransformer,
+    greedy,
+)
+from headcount.runs.config import RunConfig, n_training_ids
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder, folder_of
 from headcount.seeds import integer
 from headcount.suggestions import suggestion
 from headcount.tasks import TASKS
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, TaskWords, Tokens, longest_rows, past_end
 from headcount.training.answers import on_device
 from headcount.training.device import workers
 from headcount.training.evaluation import Classification, Evaluation, learner_of
@@ -127,14 +134,15 @@ class Run:
         finished examples.
         """
         inputs = self.inputs(examples)
-        widths = tuple(tokens.shape[1] for tokens in inputs)
-        size = examples_per_pass(max(widths))
+        widths = [tokens.shape[1] for tokens in inputs]
+        # A decoder-only model has one stack, in which the decoder's input follows the source.
+        size = examples_per_pass(sum(widths) if isinstance(self.model, DecoderOnly) else max(widths))
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model, norm_weighted) as norms:
             reader = ChunkReader(self.model, norms, show)
             for i in range(0, len(examples), size):
-                part = [tokens[i : i + size] for tokens in inputs]
-                reader.begin(np.arange(i, i + len(part[0])), widths)
-                require_numbers(self.model(*on_device(device, *part), weights=reader), self.task.show(examples[i]))
+                part = on_device(device, *(tokens[i : i + size] for tokens in inputs))
+                reader.begin(np.arange(i, i + len(part[0])), part)
+                require_numbers(self.model(*part, weights=reader), self.task.show(examples[i]))
                 if progress:
                     progress(i + len(part[0]))
 
@@ -189,7 +197,7 @@ class Run:
         """Return the model's position encoding (in an encoder-decoder, the encoder's), with its training range."""
         (trained, n_ids), (initial, _) = map(_encoding_of, (self.model, build(self.config)[1]))
         hard_codes = ", ".join(getattr(self.model, "hard_codes", ())) or trained.hard_codes
-        config, n_trained = self.config.model, n_ids or self.task.longest
+        config, n_trained = self.config.model, n_training_ids(self.task, self.config.model)
         return EncodingInUse(config.encoding, trained, n_trained, config.n_heads, initial, n_ids, hard_codes)
 
     def evaluate(self, split: str) -> Evaluation | Classification:
@@ -258,7 +266,9 @@ def locate(run: str | Path) -> RunFolder:
     known = sorted(folder.name for folder in samples.iterdir() if folder.is_dir()) if samples.exists() else []
     folder = folder_of(samples / sample)
     if folder.config_file.parent not in [samples / name for name in known]:
-        raise InputError(f"no packaged run 'sample:{sample}'", suggestion(sample, known))
+        raise InputError(
+            f"no trained model with the name 'sample:{sample}' comes with headcount", suggestion(sample, known)
+        )
     return folder
 
 
@@ -268,6 +278,10 @@ def build_model(config: StackConfig, task: Task) -> Model:
         class_task = cast(ClassTask, task)
         pad_id = class_task.pad_id if class_task.masks_padding else None
         return Classifier(config, len(class_task.tokens), len(class_task.classes), pad_id)
+    if isinstance(config, DecoderOnlyConfig):
+        is_order, schemes = config.position_ids == "order", cast(SequenceTask, task).id_schemes
+        scheme = None if is_order else schemes[config.position_ids](task.config)
+        return DecoderOnly(config, len(task.tokens), task.pad_id, scheme)
     return EncoderDecoder(cast(EncoderDecoderConfig, config), n_tokens=len(task.tokens), pad_id=task.pad_id)
 
 
@@ -334,18 +348,24 @@ def predict_equal_lengths(
 
 
 def _predict_sequences(
-    model: EncoderDecoder, task: SequenceTask, examples: Examples, device: torch.device, cache: AttentionCache | None
+    model: SequenceTransformer,
+    task: SequenceTask,
+    examples: Examples,
+    device: torch.device,
+    cache: AttentionCache | None,
 ) -> list[Prediction]:
+    task = task.sized_for(examples)
     start, batch = task.decoding_start, task.encode(examples)
-    memory = model.encode(on_device(device, batch.source)[0], weights=cache)
-    own_tokens = greedy(model, memory, start.first, start.n_tokens)
+    memory: Any = model.encode(on_device(device, batch.source)[0], weights=cache)
+    own_tokens = greedy(model, memory, start.first, start.n_tokens, end_id=task.end_id)
     own = own_tokens.cpu().numpy()
     first, given = np.full((len(own), 1), start.first), np.tile(start.given, (len(own), 1))
     decoder_input = np.concatenate([first, own[:, :-1]], axis=1)
     logits = model.decode(on_device(device, decoder_input)[0], memory, weights=cache)
     for example, row in zip(examples, logits, strict=True):
         require_numbers(row, task.show(example))
-    log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum(dim=(1, 2))
+    is_own = torch.from_numpy(~past_end(own, task.end_id)).to(device)
+    log_p = (logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None])[..., 0] * is_own).sum(dim=1)
     predicted = np.concatenate([given, own], axis=1) if start.given else own
     return [
         Prediction(

@@ -63,7 +63,7 @@ def tracker_names(names: str | Sequence[str]) -> list[str]:
     chosen = list(dict.fromkeys(name.strip() for part in parts for name in part.split(",") if name.strip()))
     for name in chosen:
         if name not in CLIENTS:
-            raise InputError(f"there is no tracker {name!r}", suggestion(name, tuple(CLIENTS)))
+            raise InputError(f"headcount supports no experiment tracker {name!r}", suggestion(name, tuple(CLIENTS)))
     return chosen
 
 
@@ -74,7 +74,9 @@ def require_trackers(names: Sequence[str]) -> None:
         if not _is_installed(client.module):
             what = f"--tracker {name} needs {client.title}, which is not installed"
             raise InputError(
-                what, f"install it: {client.install}", "or leave the flag out: the run folder has every number"
+                what,
+                f"install it: {client.install}",
+                "or leave the flag out: the training's folder holds every number, too",
             )
 
 

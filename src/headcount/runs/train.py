@@ -77,7 +77,7 @@ def train_run(
                 raise RunError(
                     f"{folder.path} holds a run with other settings",
                     *differences,
-                    "leave those flags out to resume it, or choose another folder with -o",
+                    "leave the flags of these settings out to resume it, or choose another folder with -o",
                 )
         else:
             folder.require_free()
@@ -111,7 +111,11 @@ def _require_contexts(config: RunConfig) -> None:
     except Undecidable as reason:
         presets = [name for name, preset in task.presets.items() if "until-proved" in preset.help]
         advice = f"use the preset {presets[0]}" if presets else "leave --until-proved out"
-        raise InputError(f"--until-proved cannot prove this model: {reason}", advice) from reason
+        raise InputError(
+            "--until-proved trains until the model is proved right on every sequence, but this model cannot be "
+            f"proved: {reason}",
+            advice,
+        ) from reason
 
 
 def _train(

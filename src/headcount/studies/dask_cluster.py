@@ -474,9 +474,9 @@ def _other_versions(worker: str, versions: Mapping[str, str]) -> InputError:
         if versions.get(name, own[name]) != own[name]
     ]
     return InputError(
-        f"the worker {worker} has other versions than the process that runs the study",
+        f"the worker {worker} has other versions of packages than the process that runs the study",
         *faults,
-        "install the same versions on both",
+        "install the same versions on both machines",
     )
 
 
@@ -485,7 +485,8 @@ def cluster(plan: Plan, on: str, processes: int | None, patience: float = PATIEN
     """Yield the cluster on which a plan runs: one that is started here (`dask`), or that of a scheduler's address."""
     if on != LOCAL and "://" not in on:
         raise InputError(
-            f"--on must be {LOCAL} or the address of a scheduler, got {on!r}", "such as tcp://10.0.0.1:8786"
+            f"--on must be {LOCAL} or the address of a scheduler, got {on!r}",
+            "give an address such as tcp://10.0.0.1:8786",
         )
     for name in (
         "distributed",

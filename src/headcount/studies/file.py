@@ -145,7 +145,9 @@ def study_path(source: str | Path) -> Path:
     """Return the file of a study, given by its path or by the name of a study that comes with headcount."""
     study = _shipped().get(str(source), Path(source))
     if isinstance(study, VerbStudy):
-        raise InputError(f"the study {source} has no file", f"run it with: headcount {study.verb}")
+        raise InputError(
+            f"the study {source} is a command of its own, without a study file", f"run it with: headcount {study.verb}"
+        )
     path = study
     if not path.is_file():
         known = tuple(_shipped())
@@ -166,12 +168,13 @@ def read_study(source: str | Path, check_flags: Callable[[str, Flags], str | Non
     faults = [*_unknown("", data, STUDY_KEYS), *_texts(data, ("title", "question"))]
     tables = data.get("part", [{key: value for key, value in data.items() if key in PART_KEYS}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables) or not tables:
-        faults.append(Fault("part", tables, "write each part as [[part]]"))
+        faults.append(Fault("part", tables, "write each part of the study as a table that begins with [[part]]"))
         tables = []
     elif "part" in data:
         beside = [key for key in data if key in PART_KEYS]
         faults += [
-            Fault(key, data[key], "belongs into a [[part]] table, because this study has such tables") for key in beside
+            Fault(key, data[key], "must be inside a [[part]] table, because this study has such tables")
+            for key in beside
         ]
     parts, names = list[Part](), list[str]()
     for i, table in enumerate(tables):
@@ -180,12 +183,14 @@ def read_study(source: str | Path, check_flags: Callable[[str, Flags], str | Non
         if part is not None:
             parts.append(part)
             names.append(part.name)
-    faults += [Fault("name", name, "two parts have this name") for name in names if names.count(name) > 1][:1]
+    faults += [Fault("name", name, "two parts of the study have this name") for name in names if names.count(name) > 1][
+        :1
+    ]
     if not isinstance(data.get("published", False), bool):
         faults.append(Fault("published", data["published"], "must be true or false"))
     n_runs = sum(len(part.variants) * len(part.seeds) for part in parts)
     if n_runs > MOST_RUNS:
-        faults.append(Fault("grid", n_runs, f"too many runs: at most {MOST_RUNS:,}"))
+        faults.append(Fault("grid", n_runs, f"the study has too many training runs: at most {MOST_RUNS:,} are allowed"))
     if faults:
         raise ConfigError(faults, f"in {path}", FORM)
     title, question = str(data.get("title", path.stem)), str(data.get("question", ""))
@@ -286,7 +291,13 @@ def _measures(
 ) -> Iterator[tuple[str, Flags]]:
     for verb, flags in _table(f"{where}measure", table, faults).items():
         if verb not in MEASURES:
-            faults.append(Fault(f"{where}measure.{verb}", flags, f"no such measure; {suggestion(verb, MEASURES)}"))
+            faults.append(
+                Fault(
+                    f"{where}measure.{verb}",
+                    flags,
+                    f"no such measure; {suggestion(verb, MEASURES)}",
+                )
+            )
             continue
         several = flags if isinstance(flags, list) else [flags]
         for one in several:
@@ -296,7 +307,7 @@ def _measures(
                     Fault(
                         f"{where}measure.{verb}",
                         one,
-                        "give the verb's flags, such as { n = 100 }, or true for the defaults",
+                        "give the flags of this command, such as { n = 100 }, or true for the defaults",
                     )
                 )
             elif (why := check_flags(verb, settings)) is not None:
@@ -339,7 +350,11 @@ def _integers(where: str, given: Any, faults: list[Fault], *, counts: bool = Fal
     if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers) or (
         counts and not numbers
     ):
-        faults.append(Fault(where, given, f"give {'a number of at least 1 or ' if counts else ''}a list of integers"))
+        faults.append(
+            Fault(
+                where, given, f"give {'a number of at least 1 or ' if counts else ''}a list of integers of at least 0"
+            )
+        )
         return ()
     if len(set(numbers)) < len(numbers):
         faults.append(Fault(where, given, "a number is listed twice"))

@@ -166,7 +166,10 @@ class Plan:
     def find(self, name: str) -> PlannedRun:
         """Return the run of this name; for an unknown name, raise an error that suggests a similar one."""
         if name not in self._by_name:
-            raise InputError(f"the study {self.study.name} has no run {name!r}", suggestion(name, tuple(self._by_name)))
+            raise InputError(
+                f"the study {self.study.name} has no run {name!r}",
+                suggestion(name, tuple(self._by_name)),
+            )
         return self._by_name[name]
 
     def log_file(self, run: Named) -> Path:

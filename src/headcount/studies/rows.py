@@ -107,7 +107,9 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows as CSV (`.csv`) or as JSON lines (`.jsonl`), which pandas and polars read in one call."""
     columns = table_columns(rows)
     if path.suffix not in _FORMATS:
-        raise InputError(f"{path} ends neither in .csv nor in .jsonl", f"name the file {path.stem}.csv")
+        raise InputError(
+            f"a table can be written only to a .csv or .jsonl file, got {path}", f"name the file {path.stem}.csv"
+        )
     with RowWriter({path: columns}) as writer:
         writer.write(rows)
 
@@ -397,6 +399,12 @@ def _stretch(data: Data) -> Iterator[Row]:
         yield {"measure": "accuracy by length", **about, **numbers, "verdict": verdict}
 
 
+def _answer_stretch(data: Data) -> Iterator[Row]:
+    for cell in data["cells"]:
+        about = {"length": cell["length"], "group": cell["kind"]}
+        yield {"measure": "exact match by length", **about, **_share(cell["exact"])}
+
+
 def _audit(data: Data) -> Iterator[Row]:
     judged = [each for each in data["verdicts"] if each["verdict"] != "not applicable"]
     n_failed = sum(each["verdict"] == "fail" for each in judged)
@@ -439,6 +447,7 @@ READERS: dict[str, tuple[int, str, Callable[[Data], Iterator[Row]]]] = {
     "Specialisation": (3, "heads", _head_stats),
     "Routes": (1, "routes", _routes),
     "Stretch": (3, "stretch", _stretch),
+    "AnswerStretch": (1, "stretch", _answer_stretch),
     "Audit": (1, "audit", _audit),
     "ClaimResult": (1, "claim", _claim),
     "ClaimsResult": (1, "claims", _claims),

@@ -455,4 +455,7 @@ def end_with_launcher() -> None:
             set_death_signal = 1
             ctypes.CDLL(None).prctl(set_death_signal, 15)
     if os.getppid() != int(launcher):  # it ended before this line
-        raise RunError("the headcount process that started this run has ended", "start the study again")
+        raise RunError(
+            "this training was stopped, because the headcount process that started it has ended",
+            "start the study again",
+        )

@@ -253,7 +253,10 @@ def summarise(
     `measures` chooses measures by name. `seed` is the seed of random sign flips and rankings.
     """
     if not rows:
-        raise InputError("there are no rows to summarise", "measure the runs first, such as: headcount evaluate RUN")
+        raise InputError(
+            "there are no stored measurements of these runs to summarise",
+            "measure the runs first, such as: headcount evaluate RUN",
+        )
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     if len(tasks) > 1:
         raise InputError(f"the runs have different tasks: {', '.join(map(str, tasks))}", "compare runs of one task")
@@ -266,7 +269,7 @@ def summarise(
                 "runs cannot be compared by seed", "results are averaged over seeds: name a setting, such as encoding"
             )
         if name not in known:
-            raise InputError(f"no setting {name!r} in these runs", suggestion(name, varying or known))
+            raise InputError(f"these runs have no setting {name!r}", suggestion(name, varying or known))
     _require_measures(rows, measures)
     table = _Table(rows, chosen, [name for name in varying if name not in chosen], set(measures))
     rng = np.random.default_rng(seed)
@@ -288,7 +291,7 @@ def _require_measures(rows: Sequence[Row], measures: Sequence[str]) -> None:
     known = dict.fromkeys(row["measure"] for row in rows)
     for name in measures:
         if name not in known:
-            raise InputError(f"no measure {name!r} is stored in these runs", suggestion(name, known))
+            raise InputError(f"no values of the measure {name!r} are stored in these runs", suggestion(name, known))
 
 
 Key = tuple[Any, ...]

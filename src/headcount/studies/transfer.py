@@ -56,7 +56,8 @@ def receive(folder: Path, files: Files) -> None:
     with run.locked():  # nobody trains in it
         if run.is_finished and read_bytes(run.manifest_file) != files.get("manifest.json"):
             raise RunError(
-                f"{folder} has changed while this run was continued on another machine", "start the study again"
+                f"{folder} was changed on this machine while its training was continued on another machine",
+                "start the study again",
             )
         incoming = folder / INCOMING
         shutil.rmtree(incoming, ignore_errors=True)  # left by a launcher that was killed
@@ -85,7 +86,7 @@ def _safe(name: str) -> str:
     """Return a relative path unchanged; raise an error for a path that would lead out of the run folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or any(part.startswith(".") for part in path.parts):
-        raise RunError(f"a worker sent a file that is outside of the run folder: {name!r}")
+        raise RunError(f"a worker sent a file whose path is outside of the run's folder: {name!r}")
     return name
 
 

@@ -104,9 +104,9 @@ def _require(error: float, reference: str, in_own_precision_of: nn.Module | None
         where = "in the model's own precision"
     if not error <= most:  # NaN fails too
         raise CheckFailed(
-            f"the outputs of the cut model and of the original model with {reference} differ by {error:.2g} of the "
-            f"largest value {where} (at most {most:.2g})",
-            "check that these are the heads that were cut out; if so, this is a fault in headcount: please report it",
+            f"the model without these heads does not have the output of the original model with {reference}: "
+            f"{where}, the outputs differ by {error:.2g} of the largest value; only {most:.2g} is allowed",
+            "check that these are the heads that were removed; if so, this is a fault in headcount: please report it",
         )
     return error
 
@@ -117,8 +117,8 @@ def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tenso
         outputs = [deepcopy(model).cpu().double().eval()(*(x.cpu() for x in inputs)) for model in (one, other)]
     if not (error := difference(*outputs)) <= DOUBLE_TOLERANCE:  # NaN fails too
         raise CheckFailed(
-            "the outputs of the model and of its copy that was written and read again differ by "
-            f"{error:.2g} of the largest value, so the copy was not kept",
+            f"the model was written and read again, but then its output differs by {error:.2g} of the largest value, "
+            "so the written copy was not kept",
             "this is a fault in headcount, not in the model: please report it",
         )
 

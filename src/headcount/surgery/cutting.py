@@ -123,7 +123,8 @@ def known_family(model: nn.Module) -> Family:
         raise InputError(
             f"{type(model).__name__} is of no family whose heads headcount can cut out"
             + (f" (model_type {model_type!r})" if model_type else ""),
-            f"headcount can cut heads out of {', '.join(model_types())}; heads of other models can only be ablated",
+            f"headcount can remove heads from the weights of {', '.join(model_types())}; heads of other models can "
+            "only be ablated",
         )
     return family
 
@@ -189,7 +190,8 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     biased = [site for site in touched if not _has_bias(sites[site].projection)]
     if biased and not wrapped.family:  # only a family's model can be loaded with the additional biases
         raise InputError(
-            f"the output projection of {biased[0]} has no bias to which mean outputs could be added",
+            f"the output projection of {biased[0]} has no bias, to which the mean outputs of the removed heads could "
+            "be added",
             "add a bias in the model's own code (bias=True, with zeros in the checkpoint)",
             ALTERNATIVE,
         )
@@ -199,7 +201,8 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
         uses = [bias for _, bias in copy.named_parameters(remove_duplicate=False) if bias is projection.bias]
         if len(sites.projections[projection]) > 1 or len(uses) > 1:
             raise InputError(
-                f"the output projection of {site} shares its bias with other blocks, whose heads have other means",
+                f"the output projection of {site} shares its bias with other attention blocks, so the mean outputs "
+                "of its removed heads cannot be added to it",
                 ALTERNATIVE,
             )
     if wrapped.family:

@@ -70,7 +70,10 @@ def family_plans(
     blocks = _blocks(model, family, gone, going)
     if missing := sorted(set(going) - {block.site.head(i) for block in blocks for i in range(block.n_all)}):
         sites = ", ".join(f"{block.site} ({block.n_all})" for block in blocks)
-        raise InputError(f"no head {str(missing[0])!r} in {type(model).__name__}", f"it has heads at {sites}")
+        raise InputError(
+            f"no head {str(missing[0])!r} in {type(model).__name__}",
+            f"it has these attention blocks (with the number of their heads): {sites}",
+        )
     wanted = {(block.attention, block.then) for block in blocks}
     if family.takes_turns and len(wanted) > len({attention for attention, _ in wanted}):
         _separate_blocks(model, family)

@@ -165,7 +165,7 @@ class PrunedMHA(nn.Module):
         super().__init__()
         if not isinstance(old, nn.MultiheadAttention) or old.bias_k is not None or old.add_zero_attn:
             raise InputError(
-                "heads of an nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be cut out",
+                "heads cannot be cut out of an nn.MultiheadAttention with add_bias_kv or add_zero_attn",
                 "ablate the heads instead",
             )
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
@@ -219,8 +219,8 @@ class PrunedMHA(nn.Module):
         if attn_mask is not None:
             if attn_mask.dim() == 3 and len(attn_mask) != 1:
                 raise InputError(
-                    "the attention mask has one part per head, but some heads were cut out",
-                    "give one mask [query, key] for all heads",
+                    "the attention mask has a separate mask for each head, but some heads were cut out of the model",
+                    "give one mask of shape [query, key] for all heads",
                 )
             total = total + _additive(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
         return total if padding is None else total + _additive(q, padding)[:, None, None, :]

@@ -107,17 +107,27 @@ class SitePlan:
         The plan is for a model whose weights are loaded after the plan was applied.
         """
         if unknown := sorted(map(str, data.keys() - set(WRITTEN))):
-            raise ValueError(f"a stored plan of a cut has no field {unknown[0]!r}")
+            raise ValueError(f"the stored record of the removed heads has an unknown field: {unknown[0]!r}")
         heads, keep = tuple(data["heads"]), tuple(data["keep"])
         counts = [*heads, *data["layers"].values(), *data["numbers"].values(), *data["tensors"].values()]
         if invalid := [count for count in counts if type(count) is not int or not 0 <= count <= MOST]:
-            raise ValueError(f"{invalid[0]!r} in the stored plan of a cut is not a number of heads or outputs")
+            raise ValueError(
+                f"{invalid[0]!r} in the stored record of the removed heads must be a number of heads or outputs"
+            )
         if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
-            raise ValueError(f"`keep` {list(keep)[:8]} must be indices into `heads` {list(heads)[:8]}, in order")
+            raise ValueError(
+                f"in the stored record of the removed heads, `keep` {list(keep)[:8]} must be indices into `heads` "
+                f"{list(heads)[:8]}, in ascending order"
+            )
         if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
-            raise ValueError(f"{invalid[0]} must be a text, got {data[invalid[0]]!r}")
+            raise ValueError(
+                f"{invalid[0]} in the stored record of the removed heads must be a text, got {data[invalid[0]]!r}"
+            )
         if data["way"] not in TRACED_WAYS:
-            raise ValueError(f"`way` must be one of {', '.join(TRACED_WAYS)}, got {data['way']!r}")
+            raise ValueError(
+                f"`way` in the stored record of the removed heads must be one of {', '.join(TRACED_WAYS)}, got "
+                f"{data['way']!r}"
+            )
         HeadId.parse(f"{data['site']}.0")
         layers = {path: tuple(range(n)) for path, n in data["layers"].items()}
         return cls(**{**data, "heads": heads, "keep": keep, "layers": layers})
@@ -136,8 +146,9 @@ def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: Cus
     if plan.way == "adapter":
         if custom is None:
             raise InputError(
-                "heads of this model were cut out by the adapter's cut(), but the adapter no longer has this method",
-                "add cut() to the adapter again",
+                "heads of this model were cut out by cut() of its adapter class, but the class no longer has this "
+                "method",
+                "add cut() to the adapter class again",
             )
         custom(model, plan.name, list(plan.keep))
     elif plan.way == "torch":
@@ -179,13 +190,16 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
     """
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
-        raise ValueError(f"the plan of the cut does not fit {name}: it was made for a block with other heads")
+        raise ValueError(
+            f"the stored record of the removed heads does not fit {name}: it was made for an attention block with "
+            "other heads"
+        )
     try:
         path = apply_plan(plan, model, {}, custom)
     except HeadcountError:
         raise
     except Exception as error:  # user code may raise anything when its attributes are set
-        raise InputError(f"{name} cannot be changed: {type(error).__name__}: {error}") from error
+        raise InputError(f"heads cannot be cut out of {name}: {type(error).__name__}: {error}") from error
     left = dict(sites)
     if plan.keep:
         left[name] = Site(model.get_submodule(path), tuple(sites[name].heads[place] for place in plan.keep))
@@ -302,7 +316,7 @@ def require_plain(what: str, layer: nn.Module) -> None:
     if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
         raise InputError(
             f"heads cannot be cut out of {what}: it is a {type(layer).__module__}.{type(layer).__name__}",
-            "merge adapters into the model first, and load it unquantised",
+            "only plain linear layers can be cut: merge LoRA adapters into the model first, and load it unquantised",
         )
 
 
@@ -311,7 +325,7 @@ def weight_of(layer: nn.Module) -> nn.Parameter:
     if not isinstance(layer.weight, nn.Parameter):
         raise InputError(
             f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
-            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
+            "make it a plain linear layer first, as torch.nn.utils.remove_weight_norm does",
         )
     return layer.weight
 

@@ -73,13 +73,14 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
         raise InputError(
-            f"{name} shares its output projection with other attention blocks", "its heads can only be ablated"
+            f"{name} shares its output projection with other attention blocks",
+            "so its heads cannot be cut out; they can be ablated: headcount.ablated",
         )
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
         why = "its output projection is a parameter" if is_parameter else "its heads have their own axis in the input "
         why += "of the output projection"
-        raise InputError(f"heads cannot be cut out of {name}: {why}", "they can be ablated: headcount.ablated")
+        raise InputError(f"heads cannot be cut out of {name}: {why}", "ablate them instead: headcount.ablated")
     gone, failed = [sites[name].heads[place] for place in places], list[str]()
     for plan in _plans(traced, name, places, inputs):
         try:
@@ -94,9 +95,11 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
             reason = str(error).strip() or "no reason given"
             failed.append(f"tried {plan}\n    {type(error).__name__}: {reason.splitlines()[0]}")
     raise CheckFailed(
-        f"no way to cut heads out of {name} was proven to give the output with these heads ablated: nothing was cut",
+        f"heads were not cut out of {name}: none of the ways that were tried gives the output that the model has "
+        "with these heads ablated",
         *(failed or ["no linear layer has outputs of one head only, or forward() runs without gradients"]),
-        "add def cut(self, model, site, keep) to the adapter (see headcount.Adapter.cut), or ablate the heads instead",
+        "write def cut(self, model, site, keep) in the adapter class (see headcount.Adapter.cut), or ablate the "
+        "heads instead",
     )
 
 
@@ -130,8 +133,8 @@ def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Place
     kept = outputs[0][..., list(keep), :]
     if kept.shape != outputs[1].shape or not difference(kept, outputs[1]) <= DOUBLE_TOLERANCE:
         raise CheckFailed(
-            "the cut changed the order of the remaining heads in the input of the output projection",
-            "keep the heads in the order of `keep`",
+            "cutting heads out changed the order of the remaining heads in the input of the output projection",
+            "cut() of the adapter class should keep the heads in the order of its argument `keep`",
         )
 
 
@@ -156,7 +159,7 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
     except FAILURES as error:
         raise CheckFailed(
             f"headcount could not trace which layers the heads at {name} depend on: {type(error).__name__}: {error}",
-            "add def cut(self, model, site, keep) to the adapter: see headcount.Adapter.cut",
+            "write def cut(self, model, site, keep) in the adapter class: see headcount.Adapter.cut",
         ) from error
     if not keep:
         yield replace(plan, way="empty", layers=dict.fromkeys(connected, ()))

@@ -110,8 +110,9 @@ class AdditionConfig:
             n_sums = info.data["n_train"] + info.data["n_validation"] + n_test
             if n_sums > pairs // 2:
                 raise ValueError(
-                    f"n_train + n_validation + n_test = {n_sums:,} sums, but {low}..{high} has only {pairs:,} pairs "
-                    f"and at most half of them may be set apart: lower these numbers, or widen the range"
+                    f"n_train + n_validation + n_test = {n_sums:,} sums, but there are only {pairs:,} pairs of "
+                    f"numbers from {low} to {high}, and at most half of them may be in these sets: lower these "
+                    "numbers, or widen the range"
                 )
         return n_test
 

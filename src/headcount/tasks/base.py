@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,23 @@ class DecodingStart:
     first: int
     given: tuple[int, ...]
     n_tokens: int
+
+
+@dataclass(frozen=True)
+class IdScheme:
+    """A way in which a task gives position ids to the tokens of a decoder-only model."""
+
+    ids: Callable[[Any, Any, Any], tuple[Any, Any]]
+    """Return the ids of a question's tokens and of the decoder's input tokens, two arrays [#example, place].
+
+    The arguments are the question's tokens [example, place], their places [1, place] and the places of the decoder's
+    input tokens [1, place], as arrays of NumPy or of PyTorch; only operations that both have may be used. The ids of
+    the decoder's input may not depend on its tokens, because the ids are needed before the tokens are known.
+    """
+    hard_codes: str
+    """The structure of the task that the ids give to the model, in words."""
+    zero_is_fixed: bool = False
+    """Whether the id 0 stays 0 when ids start at a random number in training."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +211,8 @@ class TaskWords:
     """The name of one position of an answer, such as `digit`."""
     symbols: str = "tokens"
     """The name of the tokens of an example, such as `numbers`."""
+    length: str = "tokens"
+    """What the length of an example counts, such as `digits`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
     """The question that a report answers about models of this task."""
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -239,6 +258,8 @@ class Task(Protocol):
     name: ClassVar[str]
     words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]]
+    """The kind of model that is trained on the task."""
     config_class: ClassVar[Any] = None
     """The dataclass of the task's settings, in which each setting has a default; None for a user's own data."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -325,11 +346,35 @@ class Task(Protocol):
 class SequenceTask(Task, Protocol):
     """The interface of a task whose answers are sequences of tokens."""
 
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]] = "encoder-decoder"
+    end_id: int | None = None
+    """The token that ends an answer and fills the rest of its row; None if all answers have the same length."""
+    id_schemes: ClassVar[Mapping[str, Callable[[Any], IdScheme]]] = {}
+    """The ways in which the task can give position ids to a decoder-only model's tokens, by name.
+
+    Each is called with the settings of the task. If the settings do not allow it, it raises a `ValueError` with the
+    reason.
+    """
+    kinds: tuple[str, ...] = ()
+    """The names of the kinds of examples that `sample_of_length` draws; empty if examples have one length."""
+    length_facet: str = ""
+    """A facet whose groups are numbers, such as the longest carry chain, by which other lengths are grouped; or ""."""
     decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
     decoder_input_positions: tuple[Position, ...]
     answer_positions: tuple[Position, ...]
     domain_size: int
+
+    def sized_for(self, examples: Examples) -> Self:
+        """Return this task with positions for examples as long as these; the task itself if its lengths are fixed.
+
+        In a task with an `end_id`, examples may have a longer last axis than in training, filled with `EMPTY`.
+        """
+        return self
+
+    def sample_of_length(self, rng: np.random.Generator, length: int, kind: str, n: int) -> Examples:
+        """Return `n` new examples of one length and one of the `kinds`."""
+        raise InputError(f"all examples of {self.name} have the same length", "leave the lengths out")
 
     def encode(self, examples: Examples) -> Batch:
         """Return the token ids of these examples: the source, the decoder's input, the labels and the answer."""
@@ -350,13 +395,17 @@ class SequenceTask(Task, Protocol):
     def event_tokens(self, examples: Examples, place: int) -> Tokens:
         """Return the right token at a position of the answer without and with the event (a carry), [example, 2]."""
         raise InputError(
-            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry",
+            "to define one, give the task's class words.event (its name) and quartets() (sets of four examples with "
+            "and without it)",
         )
 
     def has_event(self, examples: Examples, place: int) -> NDArray[np.bool_]:
         """Return a mask of the examples in which the event, such as a carry, changes this position of the answer."""
         raise InputError(
-            f"the task {self.name} has no event, such as a carry", "define one: words.event and quartets()"
+            f"the task {self.name} has no event, such as a carry",
+            "to define one, give the task's class words.event (its name) and quartets() (sets of four examples with "
+            "and without it)",
         )
 
     def show_tokens(self, tokens: Tokens) -> str:
@@ -398,9 +447,43 @@ def longest_rows(task: SequenceTask, examples: Examples) -> NDArray[np.int64]:
     return np.flatnonzero(n_tokens == np.max(n_tokens))
 
 
+def stack_positions(task: SequenceTask, stack: str) -> tuple[Position, ...]:
+    """Return the positions of a stack's queries: the source's tokens, or the tokens that are predicted there.
+
+    The one stack (`layer`) of a decoder-only model has both: the source, then the tokens that are predicted.
+    """
+    predicted = task.answer_positions[len(task.decoding_start.given) :]
+    if stack == "layer" and task.model_kind == "decoder-only":
+        return (*task.source_positions, *predicted)
+    return task.source_positions if stack == "encoder" else predicted
+
+
+def key_positions(task: SequenceTask, stack: str, kind: str) -> tuple[Position, ...]:
+    """Return the positions of the keys of an attention block, which is named by its stack and kind."""
+    if stack == "layer" and task.model_kind == "decoder-only":
+        return (*task.source_positions, *task.decoder_input_positions)
+    return task.decoder_input_positions if (stack, kind) == ("decoder", "self") else task.source_positions
+
+
+def widened(examples: Examples, n: int) -> Examples:
+    """Return examples with `n` more places at the end of their last axis, filled with `EMPTY`."""
+    return np.pad(examples, [(0, 0)] * (examples.ndim - 1) + [(0, n)], constant_values=EMPTY)
+
+
+def past_end(tokens: Tokens, end_id: int | None) -> NDArray[np.bool_]:
+    """Return a mask [example, place] of the tokens behind the end token of each answer.
+
+    >>> past_end(np.array([[4, 2, 9, 9]]), end_id=9).tolist()
+    [[False, False, False, True]]
+    """
+    is_end = np.zeros(tokens.shape, dtype=bool) if end_id is None else tokens == end_id
+    return np.asarray(is_end.cumsum(axis=1) - is_end > 0)
+
+
 class ClassTask(Task, Protocol):
     """The interface of a task whose answers are classes."""
 
+    model_kind: ClassVar[Literal["encoder-decoder", "decoder-only", "classifier"]] = "classifier"
     classes: tuple[str, ...]
     masks_padding: bool
     """Whether the attention mask hides padding; False only if this fault is planted."""

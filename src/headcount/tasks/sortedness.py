@@ -126,7 +126,9 @@ def unsorted_rows(
 ) -> tuple[Rows, Rows]:
     """Return unsorted sequences of the given kinds, such as `shuffle`, and the sorted sequences they were made from."""
     if (lengths < 2).any():
-        raise InputError("a single number cannot be unsorted", "set the length to 2 or more")
+        raise InputError(
+            "unsorted sequences need at least two numbers, but a length of 1 was given", "set the length to 2 or more"
+        )
     ordered = sorted_rows(rng, lengths, values)
     if not len(ordered):
         return ordered, ordered
@@ -251,14 +253,17 @@ class SortednessConfig:
     @classmethod
     def _not_distinct(cls, small_steps: float, info: ValidationInfo) -> float:
         if small_steps and info.data.get("distinct"):
-            raise ValueError("a narrow range has too few different numbers: leave --distinct or --small-steps out")
+            raise ValueError(
+                "--small-steps draws numbers from a narrow range, which has too few different numbers for "
+                "--distinct: leave one of them out"
+            )
         return small_steps
 
     @field_validator("paired")
     @classmethod
     def _not_by_coin(cls, paired: bool, info: ValidationInfo) -> bool:
         if paired and info.data.get("balance") == "coin":
-            raise ValueError("pairs are always balanced exactly: leave --balance coin out")
+            raise ValueError("--paired always makes exactly half of the sequences sorted: leave --balance coin out")
         return paired
 
 
@@ -272,13 +277,13 @@ def kind_shares(text: str) -> dict[str, float]:
     for part in text.split(","):
         kind, _, weight = (piece.strip() for piece in part.partition(":"))
         if kind not in NEGATIVES:
-            raise ValueError(f"no kind {kind!r}; {suggestion(kind, tuple(NEGATIVES))}")
+            raise ValueError(f"there is no kind of unsorted sequence {kind!r}; {suggestion(kind, tuple(NEGATIVES))}")
         if kind in weights:
             raise ValueError(f"{kind} is named twice: write {kind}:2 to use it twice as often")
         try:
             weights[kind] = float(weight or 1)
         except ValueError:
-            raise ValueError(f"{weight!r} is not a weight for {kind}: write a number, such as {kind}:2") from None
+            raise ValueError(f"the weight of {kind} must be a number, such as {kind}:2, got {weight!r}") from None
         if not 0 < weights[kind] < float("inf"):
             raise ValueError(f"the weight of {kind} must be positive and finite: write {kind}:1, or leave it out")
     total = sum(weights.values())
@@ -424,7 +429,7 @@ class Sortedness(ClassTask):
         if kind is None:
             return sorted_rows(rng, lengths, values)
         if kind not in NEGATIVES:
-            raise InputError(f"no kind of unsorted example {kind!r}", suggestion(kind, self.negatives))
+            raise InputError(f"there is no kind of unsorted sequence {kind!r}", suggestion(kind, self.negatives))
         return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
     def patterns_of_length(self, rng: np.random.Generator, length: int, n: int) -> Examples:
@@ -495,7 +500,8 @@ class Sortedness(ClassTask):
             rows, kinds = np.where(bad[:, None], again, rows), np.where(bad, other_kinds, kinds)
         raise InputError(
             f"there are too few sequences of {self.config.shortest} to {self.longest} numbers below "
-            f"{self.config.n_values} to hold {self.config.n_validation + self.config.n_test:,} of them out",
+            f"{self.config.n_values} to keep {self.config.n_validation + self.config.n_test:,} of them for "
+            "validation and test",
             "lower --n-validation and --n-test, or raise --n-values or --longest",
         )
 

@@ -1,7 +1,7 @@
 """Compute a model's answers to examples; training/evaluation.py computes scores from them.
 
-An encoder-decoder answers in two ways: teacher-forced (it is fed the right answer) and free-running (it is fed its own
-output). A classifier answers with a class.
+A model that answers token by token has two ways: teacher-forced (it is fed the right answer) and free-running (it is
+fed its own output). A classifier answers with a class.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
 from headcount.limits import RARELY
-from headcount.models.transformer import Classifier, EncoderDecoder, greedy
+from headcount.models.transformer import Classifier, SequenceTransformer, greedy
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Tokens
+from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Tokens, past_end
 
 BLOCK = 256
 """Number of examples per forward pass: large enough to be efficient, small enough for a processor's cache."""
@@ -51,12 +52,13 @@ class SequenceAnswers:
     texts: Sequence[str] = ()
     """The decoded answers as text, for a model with its own output format; empty for other models."""
     filled: NDArray[np.bool_] | None = None
-    """A mask [example, answer token] of leading zeros in `free` that headcount filled in, because the model omits them.
+    """A mask [example, answer token] of tokens in `free` that headcount filled in, because the model omits them.
 
-    None if the model output every token itself.
+    They are leading zeros, or end tokens behind the first one. None if the model output every token itself.
     """
     optional: NDArray[np.bool_] | None = None
-    """A mask [example, answer token] of leading zeros of the right answer, which may be omitted; None if none may."""
+    """A mask [example, answer token] of tokens of the right answer that may be omitted, as in `filled`; None if none.
+    """
 
     @property
     def free_hits(self) -> NDArray[np.bool_]:
@@ -95,37 +97,41 @@ class SequenceAnswers:
         for expected, is_hit in zip(self.batch.answer[wrong & is_answer], hits[wrong & is_answer], strict=True):
             tokens = (task.tokens[token] for token in np.unique(expected[~is_hit]).tolist())
             counts.update(f"{'an' if token.startswith('8') else 'a'} {token} would have been right" for token in tokens)
-        for place, position in enumerate(task.answer_positions):
+        for place, position in enumerate(task.answer_positions[: self.batch.answer.shape[1]]):
             counts[f"the {position.label} place was wrong"] = int((~hits[is_answer, place]).sum())
         return _most_common(counts, int(wrong.sum()))
 
 
-def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
+def answer(model: SequenceTransformer, task: SequenceTask, examples: Examples) -> SequenceAnswers:
     """Return a model's answers to these examples, teacher-forced and free-running."""
+    task = task.sized_for(examples)
     batch, start = task.encode(examples), task.decoding_start
     forced, free, losses = [], [], []
     with eval_mode(model, gradients=False) as device:
         for part in in_blocks(batch):
             source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
-            memory = model.encode(source)
+            memory: Any = model.encode(source)
             logits = model.decode(decoder_input, memory)
             forced.append(logits.argmax(dim=-1).cpu().numpy())
             token_losses = F.cross_entropy(
                 logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
             )
             losses.append(token_losses.view(labels.shape).cpu().numpy())
-            free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
+            free.append(greedy(model, memory, start.first, start.n_tokens, end_id=task.end_id).cpu().numpy())
     predicted = np.concatenate(free)
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
     is_label = batch.labels != IGNORE
     hits = (np.concatenate(forced) == batch.labels) | ~is_label
     unlabelled = (0, 0), (len(start.given), 0)  # tokens given to generation have no label
+    free_tokens = np.concatenate([given, predicted], axis=1)
     return SequenceAnswers(
         batch,
         asked=np.pad(is_label, unlabelled),
         teacher_forced_hits=np.pad(hits, unlabelled, constant_values=True),
         forced_right=hits.all(axis=1),
-        free=np.concatenate([given, predicted], axis=1),
+        free=free_tokens,
+        filled=None if task.end_id is None else past_end(free_tokens, task.end_id),
+        optional=None if task.end_id is None else past_end(batch.answer, task.end_id),
         loss=float(np.concatenate(losses).sum(dtype=np.float64) / max(1, is_label.sum())),
     )
 
@@ -140,7 +146,7 @@ def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
     return leading & (columns > 0)
 
 
-def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
+def margins(model: SequenceTransformer, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
     """Return one margin per example, which is positive exactly if the model's decoded answer is right.
 
     A token's margin is the logit of the right token minus the largest other logit, under teacher forcing. An example's
@@ -150,6 +156,7 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
     decoder's first self-attention.
     """
     batch, given = task.encode(examples), task.decoding_start.given
+    is_filled = past_end(batch.answer, task.end_id)[:, len(given) :]
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
     least = []
     with eval_mode(model, gradients=False) as device:
@@ -160,9 +167,10 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
             logits = model(source, decoder_input)
             right_logits = logits.gather(-1, right[..., None]).squeeze(-1)
             margin = right_logits - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)
-            least.append(margin.amin(dim=1).cpu().double().numpy())
+            least.append(margin.cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
-    return np.where(begins_right, np.concatenate(least), -np.inf)
+    margins_by_token = np.where(is_filled, np.inf, np.concatenate(least))
+    return np.where(begins_right, margins_by_token.min(axis=1), -np.inf)
 
 
 def _most_common(counts: Counter[str], n_wrong: int) -> str:
@@ -176,8 +184,10 @@ def _most_common(counts: Counter[str], n_wrong: int) -> str:
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
     """Yield parts of a batch that are small enough for one forward pass each."""
-    for i in range(0, len(batch), BLOCK):
-        yield batch[i : i + BLOCK]
+    n_tokens = batch.source.shape[1] + batch.decoder_input.shape[1]
+    size = max(1, min(BLOCK, TOKENS_AT_ONCE // n_tokens))
+    for i in range(0, len(batch), size):
+        yield batch[i : i + size]
 
 
 def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:

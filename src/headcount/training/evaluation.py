@@ -23,10 +23,10 @@ from torch.nn import functional as F
 from headcount.hooks.gates import eval_mode
 from headcount.models.finite import require_numbers
 from headcount.models.masking import padding_of
-from headcount.models.transformer import Classifier, EncoderDecoder, Model
+from headcount.models.transformer import Classifier, Model, SequenceTransformer
 from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens, natural_order, past_end
 from headcount.training.answers import (
     ClassAnswers,
     SequenceAnswers,
@@ -207,9 +207,9 @@ class SequenceModel(Protocol):
 
 @dataclass(frozen=True)
 class SequenceLearner:
-    """An encoder-decoder and its task, as the training loop needs them: with loss and scores, by teacher forcing."""
+    """A model that answers token by token and its task, with the loss and the scores that training needs."""
 
-    model: EncoderDecoder
+    model: SequenceTransformer
     task: SequenceTask
     target_metric: ClassVar[str] = "free_running"
     """The name of the score that the training setting `target` refers to."""
@@ -255,11 +255,15 @@ class SequenceLearner:
         return margins(self.model, self.task, examples)
 
     def teacher_forced(self, examples: Examples) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return the inputs (source and decoder input), and the right token at each position of the logits."""
+        """Return the inputs (source and decoder input), and the right token at each position of the logits.
+
+        Behind the end of an answer, it is `IGNORE`.
+        """
         batch, n_given = self.task.encode(examples), len(self.task.decoding_start.given)
         device = next(self.model.parameters()).device
+        right = np.where(past_end(batch.answer, self.task.end_id), IGNORE, batch.answer)
         source, decoder_input, labels = on_device(
-            device, batch.source, batch.decoder_input, np.ascontiguousarray(batch.answer[:, n_given:])
+            device, batch.source, batch.decoder_input, np.ascontiguousarray(right[:, n_given:])
         )
         return (source, decoder_input), labels
 

@@ -199,7 +199,7 @@ def _draw_batch(state: TrainingState, task: Task, config: TrainingConfig, rng: n
 def diverged(step: int) -> HeadcountError:
     """Build the error for a training whose loss or weights are no longer finite at this step."""
     return HeadcountError(
-        f"training diverged: by step {step} the loss or the weights are no longer numbers",
+        f"training diverged: by step {step}, the loss or the weights are no longer finite numbers",
         "start again in another folder with a lower --learning-rate or --clip-norm",
     )
 
@@ -355,7 +355,8 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
         state.optimizer.load_state_dict(packed)  # moves the moments to the right device
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"the checkpoint does not fit this run: {error}", "start again in another folder with -o"
+            f"the training cannot be resumed, because its checkpoint does not fit its settings: {error}",
+            "start again in another folder with -o",
         ) from error
     for name in COUNTERS:
         setattr(state, name, header[name])

@@ -35,8 +35,8 @@ def run(model: AuditedSequenceModel) -> Finding:
         finding = f"with another question, the logits change in {n_changed:,} of {n:,} examples"
         return passed(finding, n=n, moved=n_changed, largest=largest)
     return failed(
-        f"with another question and the same answer, the logits stay the same in {n:,} of {n:,} examples "
-        f"(largest change: {largest:.1g} of the largest logit)",
+        "if the encoder reads another question and the decoder the same answer, the logits stay the same in "
+        f"{n:,} of {n:,} examples (largest change: {largest:.1g} times the largest logit)",
         cause="the decoder cannot see its input: consistent with a cross-attention mask that is inverted or hides "
         "everything, or with an encoder output that does not reach the decoder",
         fix="pass the encoder's output to every cross-attention, mask only its padding, and train again",

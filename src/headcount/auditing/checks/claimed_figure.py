@@ -42,10 +42,12 @@ def run(model: AuditedModel) -> Finding:
     """Compare the author's figure with the measured one; if they differ, find a scoring that gives it."""
     adapter = model.adapter
     if adapter is None or adapter.claimed is None:
-        return not_applicable("the author reports no accuracy: an adapter can set `claimed`")
+        return not_applicable(
+            "no accuracy is reported to compare with; the headcount.Adapter class can set one: `claimed`"
+        )
     claimed, ours, n = float(adapter.claimed), Proportion.count(model.right), model.n
     if not 0 <= claimed <= 1:
-        return not_applicable(f"the author's figure is {claimed:g}, which is not between 0 and 1")
+        return not_applicable(f"the author's reported accuracy is {claimed:g}, which is not between 0 and 1")
     n_theirs = adapter.claimed_n or len(model.task.split(model.split))
     theirs = Proportion.of(round(claimed * n_theirs), n_theirs)
     figures = f"{model.scoring} is {percent(ours.rate, 2)} of {n:,}, and the author reports {percent(claimed, 2)}"

@@ -36,7 +36,7 @@ def run(model: AuditedSequenceModel) -> Finding:
         return warned(
             f"{'; '.join(sentences)}; of the {elsewhere.n:,} answers that can be right despite this, only "
             f"{elsewhere.correct:,} are",
-            cause="consistent with a model that has learned little: other places of the answer are wrong, too",
+            cause="consistent with a model that has learned little: other tokens of the answer are wrong, too",
             fix="look at the loss first, and check that the trained weights are the ones that are measured",
             n=n,
         )

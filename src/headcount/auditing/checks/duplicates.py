@@ -23,10 +23,10 @@ def run(model: AuditedModel) -> Finding:
     counts = {"repeated exactly": n_repeated, "repeated with operands swapped": n_swapped}
     repeats = " and ".join(f"{count:,} are {how}" for how, count in counts.items() if count)
     return warned(
-        f"{n_different:,} of {n:,} test examples are different: {repeats}",
+        f"only {n_different:,} of {n:,} test examples are distinct: {repeats}",
         cause="the test set was drawn with replacement, or a+b and b+a were counted as two examples",
         fix="draw test examples without repeats and count a+b and b+a as one, or compute confidence intervals from "
-        "the number of different examples",
+        "the number of distinct examples",
         again=n_repeated,
         swapped=n_swapped,
         different=n_different,

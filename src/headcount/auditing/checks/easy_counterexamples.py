@@ -29,7 +29,9 @@ def run(model: AuditedModel) -> Finding:
     if accuracy.rate <= MIN_ACCURACY:
         return not_applicable(f"{model.scoring} is {percent(accuracy.rate)}: the test set already shows many errors")
     if not can_be_searched(model.task):
-        return not_applicable("the task defines no hard examples, and no way to vary an example")
+        return not_applicable(
+            "wrong answers cannot be searched for: the task defines no hard examples and no way to vary an example"
+        )
     result = search(model.opened, most_tried=_most_tried(model))
     evidence = {"n_tried": result.n_tried, "n_wrong": len(result.wrong), "accuracy": accuracy.rate}
     score = f"the model gets {accuracy.correct:,} of {accuracy.n:,} random {words.examples} right"

@@ -34,14 +34,16 @@ def run(model: AuditedModel) -> Finding:
         )
     if measured.rate < constant + MIN_LEAD:
         return warned(
-            f"{accuracy}, and {versus}: ablating heads can cost at most {100 * (measured.rate - constant):.1f} points",
+            f"{accuracy}, and {versus}: ablating heads can lower accuracy by at most "
+            f"{100 * (measured.rate - constant):.1f} points",
             cause="the model is hardly better than a constant answer",
             fix="rank heads by loss, or train the model further",
             **evidence,
         )
     if n < MIN_TEST_EXAMPLES:
         return warned(
-            f"{accuracy}: one example is worth {100 / n:.1f} points, so heads that cost one point cannot be told apart",
+            f"{accuracy}: one example is worth {100 / n:.1f} percentage points, so heads whose ablation costs one "
+            "point cannot be told apart",
             cause="there are too few examples",
             fix=f"measure on at least {MIN_TEST_EXAMPLES} examples, better on 2,000",
             **evidence,

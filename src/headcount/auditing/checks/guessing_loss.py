@@ -108,9 +108,10 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 
     `fitting` describes the right format; it is empty if that is unknown.
     """
-    none = "zero-filled, unfilled and reversed answers do not fit either"
+    none = "answers with leading zeros, without leading zeros or in reversed order do not fit either"
     return failed(
-        f"{losses}: the model is sure of wrong answers, so encode() writes a format it was not trained on; "
+        f"{losses}: the model is confident in wrong answers, so encode() seems to write a format that the model was "
+        "not trained on; "
         f"{fitting or none}",
         cause="consistent with an encode() that writes questions, answers or labels in another format than training",
         fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "
@@ -123,11 +124,11 @@ def _other_format(losses: str, evidence: Evidence, fitting: str) -> Finding:
 def _other_rule(losses: str, evidence: Evidence) -> Finding:
     """Return the finding for a classifier that is sure of wrong answers, although its classes are not swapped."""
     failure = failed(
-        f"{losses}: the model is sure of answers that are no better than guesses, so it has learned another rule than "
-        "the task's",
-        cause="consistent with training examples that another rule also separates, such as unsorted sequences that "
-        "are all shuffled, or with weights or inputs of another model",
-        fix="train on the kinds of examples that are tested, and compare accuracy by kind",
+        f"{losses}: the model is confident in answers that are no better than guesses, so it has learned another rule "
+        "than the task's",
+        cause="consistent with training examples whose classes a simpler rule also separates, such as unsorted "
+        "sequences that are all random shuffles, or with weights or inputs of another model",
+        fix="train on all the kinds of examples that are tested, and compare accuracy by kind of example",
         **evidence,
     )
     return replace(failure, affects=RESTATED, explains_only=LOW_ACCURACY)

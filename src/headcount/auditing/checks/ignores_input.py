@@ -22,7 +22,9 @@ def run(model: AuditedClassifier) -> Finding:
         return not_applicable("no two examples of one length have different right answers")
     logits, largest = answers.logits.astype(np.float64), float(np.abs(answers.logits).max())
     spread = max(float(np.ptp(logits[rows], axis=0).max()) for rows in groups)
-    measured = f"among examples of one length, logits differ by up to {spread:.3g}, and the largest is {largest:.3g}"
+    measured = (
+        f"among examples of one length, logits differ by up to {spread:.3g}, and the largest logit is {largest:.3g}"
+    )
     if not spread <= MAX_SPREAD * largest:
         return passed(measured, spread=spread, largest=largest)
     nothing = "anything" if float(np.ptp(logits, axis=0).max()) <= MAX_SPREAD * largest else "anything but the length"

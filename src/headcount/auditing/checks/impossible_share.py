@@ -69,18 +69,21 @@ def run(model: AuditedModel) -> Finding:
     n_places = len(model.places) if isinstance(model, AuditedSequenceModel) else 1
     claimed = None if model.adapter is None else model.adapter.claimed
     if claimed is None:
-        return not_applicable("the author reports no accuracy: an adapter can set `claimed`")
+        return not_applicable(
+            "no accuracy is reported to compare with; the headcount.Adapter class can set one: `claimed`"
+        )
     n, figure = len(model.task.split(model.split)), Figure.of(claimed)
     if not 0 <= claimed <= 1:
         return warned(
-            f"the author's figure is {claimed:g}, which is not between 0 and 1",
-            cause="consistent with a percentage",
-            fix="write it as a fraction of 1: claimed = 0.9985",
+            f"the author's reported accuracy is {claimed:g}, which is not between 0 and 1",
+            cause="consistent with an accuracy written as a percentage",
+            fix="write it as a fraction of 1, such as claimed = 0.9985",
             claimed=claimed,
         )
     if figure.decimals < MIN_DECIMALS or not figure.can_exclude(n):
         return not_applicable(
-            f"the author's figure of {claimed:g} has too few digits to test: some count out of {n:,} always fits"
+            f"the author's reported accuracy of {claimed:g} has too few digits to test: some number of right answers "
+            f"out of {n:,} always rounds to it"
         )
     if (count := figure.count_of(n)) is not None:
         return passed(
@@ -92,7 +95,8 @@ def run(model: AuditedModel) -> Finding:
         return passed(words, claimed=claimed, n=fitting[0][1])
     cause, fix = _cause(figure, n, n_places)
     return warned(
-        f"the author's figure of {claimed!r} cannot be a count out of {n:,} examples: {_nearest(figure, n)}",
+        f"the author's reported accuracy of {claimed!r} cannot be a number of right answers out of {n:,} examples: "
+        f"{_nearest(figure, n)}",
         cause=cause,
         fix=fix,
         claimed=claimed,

@@ -36,9 +36,10 @@ def run(model: AuditedModel) -> Finding:
     except InstrumentError as error:
         return failed(
             f"interventions on heads do not act as they should: {error.what}",
-            cause="consistent with sites that name another module than the output projection, or with a block that "
-            "the model computes without calling it",
-            fix="let sites() name the modules whose input is the heads' outputs side by side, rows first",
+            cause="consistent with a sites() that names another module than the output projection of an attention "
+            "block, or with a model that computes the projection without calling its module",
+            fix="let sites() name the output projections: the modules whose input holds the outputs of all heads side "
+            "by side on its last axis, and examples on its first axis",
         )
     changes = changes_without_heads(module, sites, inputs)
     inert, n = [site for site, change in changes.items() if change <= MAX_CHANGE], len(inputs[0])

@@ -66,9 +66,9 @@ def _failure(model: AuditedClassifier, change: float, short: int, long: int) -> 
     return failed(
         f"the embeddings of the first numbers change by {100 * change:.0f} % of their size when a sequence grows from "
         f"{short} to {long} numbers, although the numbers and their places stay the same",
-        cause="consistent with positions that are divided by the length of the sequence: a position then is a relative "
-        "place in the sequence, by which a model can detect shuffles without comparing neighbours",
-        fix="count positions 0, 1, 2, ... at every length, or call the encoding length-normalised",
+        cause="consistent with positions that are divided by the length of the sequence: a position then is a fraction "
+        "of the length, with which a model can detect shuffled sequences without comparing neighbours",
+        fix="count positions 0, 1, 2, ... at every length, or report that positions are divided by the length",
         moved=change,
         shorter=short,
         longer=long,

@@ -19,7 +19,7 @@ def run(model: AuditedSequenceModel) -> Finding:
     others, missing = missing_tokens(model)
     constants = constant_columns(model)
     if not missing and others.low < MIN_OTHERS_RIGHT:
-        return not_applicable(f"too few tokens are right: {others.correct:,} of {others.n:,}")
+        return not_applicable(f"too few tokens are predicted right: {others.correct:,} of {others.n:,}")
     if not missing:
         return passed("the model outputs every token where it is right", tokens=len(np.unique(right)), places=others.n)
     # A column may be constant because all but one of its tokens are missing; then it has no fault of its own.
@@ -29,8 +29,8 @@ def run(model: AuditedSequenceModel) -> Finding:
     still_right = ~is_missing.any(axis=1)
     names = ", ".join(map(model.token, missing))
     return failed(
-        f"{names} {'is' if len(missing) == 1 else 'are'} {'never' if not n_output else 'hardly ever'} output: "
-        f"{n_output:,} times at {n_right:,} places where it is right (other tokens: at {others.correct:,} of "
+        f"the model {'never' if not n_output else 'hardly ever'} outputs {names}: {n_output:,} times at the "
+        f"{n_right:,} places of answers where this would be right (other tokens are right at {others.correct:,} of "
         f"{others.n:,} places); {int((~still_right).sum()):,} of {len(still_right):,} right answers contain it",
         cause="consistent with a loss that ignores this token (ignore_index, often because it is also the padding id)",
         fix="give padding an id of its own, and let the loss ignore only that id",

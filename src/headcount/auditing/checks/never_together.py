@@ -35,9 +35,9 @@ def run(model: AuditedModel) -> Finding:
     if not _were_ablated_alone(model):  # most models drop that far: a fault only if results count heads one by one
         return passed(f"{finding}; no stored result calls heads prunable from single ablations", left=left, **evidence)
     return warned(
-        f"{finding}: the run's stored results have heads ablated one by one and never together, so do not call "
-        f"{percent(len(cheap) / len(sweep.heads))} of its heads prunable",
-        cause="heads replace each other, so each one can be removed alone, but not all of them together",
+        f"{finding}: the model's stored results ablate heads only one at a time, so they do not show that "
+        f"{percent(len(cheap) / len(sweep.heads))} of its heads can be pruned",
+        cause="heads can stand in for each other, so each of them can be removed alone, but not all of them together",
         fix="remove heads together, one after the other, and measure accuracy each time: headcount prune",
         left=left,
         **evidence,

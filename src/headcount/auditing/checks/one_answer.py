@@ -43,8 +43,8 @@ def _finding(model: AuditedModel, predicted: np.ndarray, right: np.ndarray, cons
         return passed(f"{len(set(predicted.tolist())):,} different answers to {n:,} examples", n=n)
     still_right = np.asarray(right == constant)
     return failed(
-        f"the model gives the answer {constant or 'empty'} to {count:,} of {n:,} examples, and it is right for "
-        f"{int(still_right.sum()):,}",
+        f"the model gives the answer {constant or 'empty'} to {count:,} of {n:,} examples, and this answer is right "
+        f"for {int(still_right.sum()):,}",
         cause="consistent with a training loss that never fell below that of guessing, or with a fault in reading the "
         "model's output, such as answers read at a position that does not vary",
         fix="compare the loss with that of guessing, train longer or with a lower learning rate, and report accuracy "

@@ -49,9 +49,9 @@ def run(model: AuditedClassifier) -> Finding:
         return passed(finding + refusal, n=N_SEQUENCES)
     answers = ", ".join(f"{answer} at {length}" for length, answer in constants.items())
     return warned(
-        f"beyond the training lengths, {shortest} to {longest}, the model gives one answer to everything "
-        f"({answers}; {N_SEQUENCES} sequences each, half of each class): accuracy there is only the share of that "
-        f"class, 50.0 % of a balanced set{refusal}",
+        f"at lengths beyond those of training ({shortest} to {longest}), the model gives the same answer to every "
+        f"sequence of one length ({answers}; {N_SEQUENCES} sequences each, half of each class): its accuracy there is "
+        f"only the share of that class, 50.0 % of a balanced set{refusal}",
         cause="consistent with positions or lengths that did not occur in training and favour one class",
         fix="report the share of each answer beside accuracy at every length, and do not compare encodings by the "
         "accuracy of a constant answer",

@@ -32,16 +32,18 @@ def check_classes(model: AuditedClassifier) -> Finding:
     differences = np.abs(shuffled - in_order).max(axis=1)
     spread = float(np.abs(shuffled - shuffled.mean(axis=0)).max())
     if spread < MIN_LOGIT_SPREAD * max(1.0, float(np.abs(shuffled).max())):
-        return not_applicable("the logits are the same for all numbers, so that order cannot be tested")
+        return not_applicable(
+            "the logits are the same for all sequences, so the effect of the order of their numbers cannot be tested"
+        )
     same = Proportion.count(differences <= MAX_LOGIT_DIFFERENCE * spread)
-    finding = f"{same.correct} of {same.n} shuffled sequences have the logits of their sorted copies"
+    finding = f"{same.correct} of {same.n} shuffled sequences have the same logits as their sorted copies"
     if same.rate < MIN_SAME:
         return passed(finding, same=same.correct, n=same.n)
     return failed(
         f"{finding}: the model does not see the order of its numbers, so it is wrong on one sequence of each such pair",
         cause="consistent with attention without positions and without a causal mask, under a symmetric pooling: "
         "the output depends on which numbers there are, not on their order",
-        fix="add positions to the embeddings (and check that they arrive), or use a causal mask",
+        fix="add positions to the embeddings (and check that they reach the attention blocks), or use a causal mask",
         same=same.correct,
         n=same.n,
     )
@@ -50,7 +52,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
 def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Compare accuracy on sums with the smaller operand first and with the larger operand first."""
     if not model.is_commutative:
-        return not_applicable("the right answer depends on the order of the question")
+        return not_applicable("the right answer depends on the order of the numbers in the question")
     pairs = model.examples[:N_SUMS]
     ascending = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
     if not len(ascending):

@@ -18,7 +18,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.check import NOT_APPLICABLE, PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import encoded
 from headcount.errors import InputError
-from headcount.tasks.base import EMPTY, Task
+from headcount.tasks.base import Task, widened
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
@@ -57,7 +57,9 @@ def _check_inputs(model: AuditedModel, prefer: str, affects: str = "") -> Findin
     longest = texts[int(np.argmax(words))]
     others = lengthened(task, short)
     if not others:
-        return not_applicable(f"no longer example can be made from {short!r}")
+        return not_applicable(
+            f"the example {short!r} cannot be lengthened by a symbol, to compare the symbol with padding"
+        )
     inputs = _encoded(model, [short, longest, *others])
     is_same = np.all([(each[2:] == each[0]).reshape(len(others), -1).all(dim=1).numpy() for each in inputs], axis=0)
     same = [text for text, is_equal in zip(others, is_same, strict=True) if is_equal]
@@ -103,8 +105,8 @@ def _encoded(model: AuditedModel, texts: list[str]) -> list[Tensor]:
         answer = task.answer(task.parse(texts[1])[0])
         return [each.cpu() for each in encoded(model.adapter, [(text, answer) for text in texts])[0]]
     parsed = [task.parse(text) for text in texts]
-    width = max(each.shape[1] for each in parsed)
-    filled = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=EMPTY) for each in parsed]
+    width = max(each.shape[-1] for each in parsed)
+    filled = [widened(each, width - each.shape[-1]) for each in parsed]
     return [each.cpu() for each in model.inputs(np.concatenate(filled))[:1]]
 
 
@@ -115,13 +117,13 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str], affe
     if len(symbols) > 1:
         return failed(
             f"{finding}, and for {len(same) - 1} more",
-            cause="encode() makes one input of different examples, for example by truncating them",
+            cause="encode() gives different examples the same input, for example by truncating them",
             fix="encode every symbol of every example",
             symbols=len(symbols),
         )
     failure = failed(
         finding,
-        cause=f"padding has the id of the symbol {symbol}, and nothing else tells the two apart",
+        cause=f"padding has the same token id as the symbol {symbol}, and nothing else tells the two apart",
         fix="give padding an id of its own, and mask it in attention and in the pooling",
         symbol=symbol,
     )
@@ -182,8 +184,8 @@ def _missing_labels(model: AuditedSequenceModel) -> Finding | None:
     )
     return failed(
         f"in {model.n:,} answers, labels never contain {digits}",
-        cause=f"padding has the id of that {noun}: consistent with a loss that ignores it (ignore_index), so that it "
-        "is never a label",
+        cause=f"padding has the same token id as that {noun}: consistent with a loss that ignores this id "
+        "(ignore_index), so that it is never a label",
         fix="give padding an id of its own in labels and loss, such as -100",
         digits=", ".join(model.token(token) for token, _ in missing),
     )

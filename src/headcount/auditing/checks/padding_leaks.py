@@ -22,10 +22,13 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedSequenceM
 from headcount.auditing.check import PADDED, Check, Evidence, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import whole_answer
 from headcount.errors import HeadcountError
-from headcount.tasks.base import Examples
+from headcount.tasks.base import Examples, past_end, widened
 
-N_PADDED, N_ALONE, N_DECODED = 64, 8, 16
-"""Numbers of short examples that are padded in a batch, run one by one, and decoded one by one."""
+N_PADDED, N_ALONE, N_DECODED, N_MORE = 64, 8, 16, 5
+"""Numbers of short examples that are padded in a batch, run one by one, and decoded one by one.
+
+`N_MORE` is the number of places by which the examples of headcount's own models are padded more.
+"""
 MAX_LOGIT_CHANGE = 1e-3
 """Largest change of a logit, as a fraction of the largest logit, that rounding can cause in single precision."""
 MAX_ROUNDINGS = 16
@@ -65,7 +68,7 @@ class LogitDifference:
         return {"changed": self.n_changed, "moved": self.moved, "n": self.n}
 
     def __str__(self) -> str:
-        moved = f"logits change by up to {100 * self.moved:.3g} % of the largest"
+        moved = f"logits change by up to {100 * self.moved:.3g} % of the largest logit"
         return moved if self.moved < np.inf else "logits become NaN"
 
     def is_beyond_rounding(self, model: AuditedClassifier) -> bool:
@@ -87,8 +90,8 @@ def check_classes(model: AuditedClassifier) -> Finding:
     by_others = LogitDifference.between(alone, unpadded[: len(alone)])
     if by_others.is_beyond_rounding(model):
         return failed(
-            f"{by_others.n_changed} of {by_others.n} examples have another answer beside others of their own length "
-            f"than alone, and {by_others}",
+            f"{by_others.n_changed} of {by_others.n} examples get another answer in a batch with others of their own "
+            f"length than alone, and {by_others}",
             cause="examples of a batch influence each other without any padding: consistent with attention over the "
             "batch axis, as in torch's layers without batch_first=True",
             fix="give torch's layers batch_first=True, or tensors with the sequence first",
@@ -98,7 +101,7 @@ def check_classes(model: AuditedClassifier) -> Finding:
     by_padding = LogitDifference.between(unpadded, padded)
     if by_padding.is_beyond_rounding(model):
         failure = failed(
-            f"{by_padding.n_changed} of {n} shorter sequences have another answer beside a sequence of length "
+            f"{by_padding.n_changed} of {n} shorter sequences get another answer in a batch with a sequence of length "
             f"{longest} than alone, and {by_padding}",
             cause="the model reads padding: attention, the pooling or the positions do not leave it out",
             fix="mask padding in attention (key_padding_mask) and in the pooling, and count positions from the first "
@@ -132,7 +135,7 @@ def _always_padded(model: AuditedClassifier, lengths: NDArray[np.int64]) -> Find
     if not difference.is_beyond_rounding(model):
         return None
     return warned(
-        f"{difference.n_changed} of {len(short)} sequences of length {lengths.min()} have another answer when their "
+        f"{difference.n_changed} of {len(short)} sequences of length {lengths.min()} get another answer when their "
         f"padding is cut off (inputs are always padded to {width[0]} tokens); {difference}",
         cause="the model reads padding, which reveals a sequence's length; sequences of the full width have no padding",
         fix="mask padding in attention and in the pooling, and pad no further than the longest sequence of a batch",
@@ -166,11 +169,33 @@ PADDING_READ = (
 )
 
 
+def _check_own_padding(model: AuditedSequenceModel) -> Finding:
+    """Check whether more padding changes the answers to questions, for headcount's own models of mixed lengths."""
+    examples = model.examples[:N_PADDED]
+    right = model.task.encode(examples).answer
+    one, other = (
+        model.logits_when_fed(each, model.task.encode(each).answer)[0][:, : right.shape[1]].double().numpy()
+        for each in (examples, widened(examples, N_MORE))
+    )
+    is_asked = ~past_end(right, model.task.end_id)
+    difference = LogitDifference.between(one[is_asked], other[is_asked])
+    if difference.moved > MAX_LOGIT_CHANGE:
+        cause, fix = PADDING_READ
+        finding = f"{N_MORE} more places of padding change {difference.n_changed} of {difference.n} tokens"
+        return failed(f"{finding}, and {difference}", cause=cause, fix=fix, **difference.evidence)
+    finding = f"{len(examples)} questions have the same answer with {N_MORE} more places of padding"
+    return passed(finding, changed=0, moved=difference.moved, n=len(examples))
+
+
 def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Check whether the decoded answer to a short question changes when longer or equally long ones share its batch."""
     adapted = model.adapted
+    if adapted is None and model.task.end_id is None:
+        return not_applicable(
+            "headcount encodes all questions of this task with equally many tokens, so nothing is padded"
+        )
     if adapted is None:
-        return not_applicable("headcount gives every source of this task as many tokens, so nothing is padded")
+        return _check_own_padding(model)
     questions = sorted(dict.fromkeys(question for question, _ in model.pairs), key=len)
     longest, short = questions[-1], [each for each in questions if len(each) < len(questions[-1])][:N_DECODED]
     if not short:
@@ -202,8 +227,8 @@ def _changed_answers(changed: list[tuple[str, str, str]], n: int, longest: str |
     beside = "others of their own length" if longest is None else longest
     cause, fix = BATCH_MIXED if longest is None else PADDING_READ
     return failed(
-        f"{len(changed)} of {n} questions have another answer beside {beside} than alone: {question} gives {there}, "
-        f"and {alone} alone",
+        f"{len(changed)} of {n} questions get another answer in a batch with {beside} than alone: the answer to "
+        f"{question} is {there} in the batch, and {alone} alone",
         cause=cause,
         fix=fix,
         changed=len(changed),

@@ -63,7 +63,7 @@ def _past_table(model: AuditedClassifier, longest: int, length: int, n_rows: int
         return not_applicable(NOT_FOUND)
     if (n_read := vectors.shape[1]) < length:
         return warned(
-            f"{n_read} of {length} numbers of a sequence reach the first attention block",
+            f"only {n_read} of {length} numbers of a sequence reach the first attention block",
             cause="consistent with sequences that are truncated at the length of a table or of the padding",
             fix=REFUSE,
             reached=n_read,
@@ -85,8 +85,8 @@ def _shared_rows(where: str, shared: dict[int, list[int]]) -> Finding:
     is_clamped = any(place + 1 in others or place - 1 in others for place, others in shared.items())
     count = sum(map(bool, shared.values()))
     return warned(
-        f"{where}{count} of {len(shared)} places have the same position vector as another place: place {place} "
-        f"has the vector of place {first}",
+        f"{where}{count} of {len(shared)} positions have the same position vector as another: position "
+        f"{place} has the vector of position {first}",
         cause="consistent with position ids that are clamped to the last row of a table"
         if is_clamped
         else "consistent with position ids that are taken modulo the rows of a table",
@@ -112,7 +112,8 @@ def _made_up_rows(model: AuditedClassifier, longest: int, length: int, n_rows: i
         return passed(f"{finding}, but accuracy does not depend on these: {accuracies}", **numbers)
     return warned(
         f"{finding}: {accuracies}",
-        cause="rows past the table are drawn at random when they are needed, as the table was before training",
+        cause="the model draws position vectors past the end of its table at random when they are needed, as it drew "
+        "the table before training",
         fix=REFUSE,
         **numbers,
     )

@@ -36,8 +36,8 @@ def run(model: AuditedClassifier) -> Finding:
     with Gates(sites, closed_gates(sites, sites.heads)):
         headless = _preferred(model, pairs)
     finding = (
-        f"without any head, the model prefers the sorted sequence in {percent(headless)} of {N_PAIRS} pairs with an "
-        f"adjacent swap (50 % by chance), and with all heads in {percent(whole)}"
+        f"in {N_PAIRS} pairs of a sorted sequence and its copy with two neighbours swapped, the model without any head "
+        f"prefers the sorted one in {percent(headless)} (50 % by chance), and with all heads in {percent(whole)}"
     )
     if headless < MIN_PREFERRED:
         return passed(finding, headless=headless, whole=whole, n=N_PAIRS)
@@ -45,8 +45,8 @@ def run(model: AuditedClassifier) -> Finding:
         f"{finding}: the model gets the order from something other than attention",
         cause="consistent with a pooling over differences of neighbours, or with a convolution, both of which compare "
         "neighbours without attention",
-        fix="pool without comparing places (mean, max, one token), or do not report the accuracy as a result about "
-        "encodings",
+        fix="use a pooling that does not compare neighbours (mean, max, one token), or do not report the accuracy as a "
+        "result about position encodings",
         headless=headless,
         whole=whole,
         n=N_PAIRS,

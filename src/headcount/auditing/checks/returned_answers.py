@@ -31,7 +31,7 @@ PASSED_ON = "encode() puts the answers into the inputs of the model"
 def run(model: AuditedModel) -> Finding:
     """Give encode() wrong answers to new questions; fail if the model outputs these or its logits change."""
     if not isinstance(adapted := model.opened.answers, AdapterModel):
-        return not_applicable("headcount encodes the questions of its own runs, without their answers")
+        return not_applicable("headcount encodes the questions of models that it trained itself, without their answers")
     right, wrong = _pairs(model, same_length=isinstance(adapted, AdapterSequences))
     if (n := len(wrong)) < MIN_QUESTIONS:
         return not_applicable("the questions have too few different answers")
@@ -55,9 +55,9 @@ def run(model: AuditedModel) -> Finding:
 
 
 def _failure(n_returned: int, n: int, cause: str) -> Finding:
-    outputs = f"{n_returned:,} of {n:,} outputs are these wrong answers" if n_returned else "its logits change"
+    outputs = f"{n_returned:,} of {n:,} outputs are these wrong answers" if n_returned else "the logits change"
     return failed(
-        f"the model outputs the answers that encode() was given: with wrong answers to {n:,} fresh questions, "
+        f"the model outputs the answers that encode() was given: if it is given wrong answers to {n:,} new questions, "
         f"{outputs}, so no accuracy measured here means anything",
         cause=cause,
         fix="let encode() build inputs from the questions alone (a decoder is also fed the answer behind a start "

@@ -50,7 +50,9 @@ BACKWARDS = (
 def run(model: AuditedSequenceModel) -> Finding:
     """Fail if wrong decoded answers are the right answers, shifted by one place or reversed."""
     if len(model.places) < MIN_PLACES:
-        return not_applicable(f"answers of fewer than {MIN_PLACES} tokens may look shifted by chance")
+        return not_applicable(
+            f"wrong answers of fewer than {MIN_PLACES} tokens may look like shifted right answers by chance"
+        )
     answers = decoded_answers(model)
     rows = np.flatnonzero(_displaced(model, answers))
     name, form, count = max(
@@ -65,8 +67,8 @@ def run(model: AuditedSequenceModel) -> Finding:
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(
-        f"{count:,} of {n:,} decoded answers that are wrong in more than the first or the last token are the right "
-        f"ones {name}, such as {answers[row].written} where {answers[row].right} is right (n = {model.n:,})",
+        f"{n:,} of {model.n:,} decoded answers are wrong in more than the first or the last token, and {count:,} of "
+        f"these are the right answer {name}, such as {answers[row].written} where {answers[row].right} is right",
         cause=cause,
         fix=fix,
         right_despite_fault=_right_when_moved(answers, name, form),

@@ -42,7 +42,7 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
     """Return the finding about the author's metric(); `find_skipped` returns wrong answers with full marks."""
     adapter = model.adapter
     if adapter is None or type(adapter).metric is Adapter.metric:
-        return not_applicable("the author has no scoring of their own: the adapter has no metric()")
+        return not_applicable("the headcount.Adapter class has no metric(), so there is no scoring of its own to check")
     skipped, n = find_skipped(cached_metric(adapter))
     name = f"metric() of {type(adapter).__name__}"
     if not n:
@@ -51,7 +51,7 @@ def _check(model: AuditedModel, find_skipped: Callable[[Score], tuple[list[str],
         return passed(f"{name} gives less than full marks to all {n:,} wrong answers", n=n)
     return failed(
         f"{name} gives full marks to wrong answers: {'; '.join(skipped)} (n = {n:,} changed answers)",
-        cause="consistent with a mask that takes a token for padding, with labels that leave out a place, or with a "
+        cause="consistent with a mask that takes a token for padding, with labels that leave out a token, or with a "
         "comparison that stops where the shorter answer ends",
         fix="compare the whole answer, every token of it: float(predicted == answer)",
         n=n,

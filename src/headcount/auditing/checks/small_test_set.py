@@ -50,8 +50,9 @@ def _compare(claim: Claim, claimed: float) -> Finding:
         return passed(f"{figures}: {conclusion} (± {100 * half:.1f} points)", **numbers)
     needed = examples_needed(difference, (claimed + claim.measured) / 2)
     return warned(
-        f"{figures}, which is within the 95 % CI (± {100 * half:.1f} points): about {needed:,} examples would decide",
-        cause=f"{claim.n:,} test examples are too few for a difference of {100 * difference:.1f} points",
+        f"{figures}, which is within the 95 % CI (± {100 * half:.1f} points): about {needed:,} examples would tell "
+        "them apart",
+        cause=f"{claim.n:,} test examples are too few to confirm a difference of {100 * difference:.1f} points",
         fix=f"test on {needed:,} examples before the two figures are called equal or different",
         needed=needed,
         **numbers,

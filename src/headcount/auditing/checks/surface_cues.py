@@ -61,7 +61,7 @@ def run(model: AuditedClassifier) -> Finding:
     if cues is None or model.n < MIN_EXAMPLES:
         return not_applicable("the examples are not numbers" if cues is None else f"{model.n} examples are too few")
     if n_classes != 2:
-        return not_applicable(f"this check is about two classes, and the task has {n_classes}")
+        return not_applicable(f"this check applies only to tasks with two classes, and this task has {n_classes}")
     if answers.hits.mean() >= MAX_ACCURACY:
         finding = f"{percent(answers.hits.mean(), 2)} of the answers are right, so no cue can explain them"
         return passed(finding, n=model.n)

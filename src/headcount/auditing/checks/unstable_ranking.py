@@ -41,18 +41,18 @@ def run(model: AuditedModel) -> Finding:
     evidence: Evidence = {"between_halves": halves, "zero_and_mean": other, "n": n, "largest_drop": float(drops.max())}
     if halves < MIN_CORRELATION:
         return warned(
-            f"the ranking of {n_heads} heads depends on the examples: its rank correlation between two halves of "
-            f"{n} examples is {halves:.2f}",
-            cause="heads differ less in their drops than examples do",
+            f"the ranking of {n_heads} heads by their drops in accuracy depends on the examples: its rank correlation "
+            f"between two halves of {n} examples is {halves:.2f}",
+            cause="the drops differ less between heads than between sets of examples",
             fix="rank heads on more examples, with confidence intervals, or do not rank them",
             **evidence,
         )
     if other < MIN_CORRELATION:
         return warned(
-            f"the ranking of {n_heads} heads depends on the replacement: its rank correlation between zero and mean "
-            f"ablation is {other:.2f} on {n} examples",
+            f"the ranking of {n_heads} heads by their drops in accuracy depends on the kind of ablation: its rank "
+            f"correlation between zero and mean ablation is {other:.2f} on {n} examples",
             cause="some heads add a constant that later layers need, and zero ablation removes it, too",
-            fix="state the replacement, and give the ranking for zero, mean and resample ablation",
+            fix="state the kind of ablation, and give the ranking for zero, mean and resample ablation",
             **evidence,
         )
     correlations = f"{halves:.2f} between halves of {n} examples and {other:.2f} between zero and mean ablation"

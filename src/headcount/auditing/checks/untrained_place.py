@@ -55,10 +55,11 @@ def run(model: AuditedSequenceModel) -> Finding:
     still_right = model.answers.teacher_forced_hits[:, place.column]
     return failed(
         f"the {place.name} {model.task.words.place} is right in {place.right.correct:,} of {place.right.n:,} answers, "
-        f"no more than if it were always {place.token} ({place.n_constant:,}); every other place is right in at least "
-        f"{percent(lowest)} of answers",
-        cause="consistent with a loss that leaves this place out, such as labels that are cut or shifted by one",
-        fix="include every place of the answer in the loss, and train again",
+        f"no more than the {place.n_constant:,} of always predicting {place.token}; every other "
+        f"{model.task.words.place} is right in at least {percent(lowest)} of answers",
+        cause="consistent with a loss that leaves this token of the answer out, such as labels that are cut or shifted "
+        "by one",
+        fix="include every token of the answer in the loss, and train again",
         right_despite_fault=still_right,
         place=place.name,
         predicted=float(still_right.mean()),

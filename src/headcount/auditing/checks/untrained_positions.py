@@ -21,7 +21,9 @@ def run(model: AuditedModel) -> Finding:
     if n_rows is None or not learns(in_use.encoding):
         return not_applicable("positions are not learned, so there are no rows to train")
     if isinstance(model, AuditedClassifier) and trained is None:
-        return not_applicable("the training lengths are not known: set them in the adapter, trained = (8, 16)")
+        return not_applicable(
+            "the training lengths are not known: set them in the headcount.Adapter class: trained = (8, 16)"
+        )
     if n_rows <= n_trained:
         return passed(f"all {n_rows} rows of the position table were trained", rows=n_rows, trained=n_trained)
     if isinstance(model, AuditedClassifier) and trained is not None:
@@ -41,8 +43,8 @@ def _compare(model: AuditedClassifier, n_rows: int, n_trained: int, longest: int
         return passed(f"{finding}, but accuracy does not depend on them: {accuracies}", **numbers)
     return warned(
         f"{finding}, so sequences longer than {longest} have random position vectors: {accuracies}",
-        cause=f"the table has {n_rows} rows, but training sequences have at most {longest} numbers; clamping at the "
-        "end of the table does not change this",
+        cause=f"the table has {n_rows} rows, but training sequences have at most {longest} numbers; clamping positions "
+        "to the last row does not help, because that row was not trained either",
         fix=f"make the table as long as training sequences ({n_trained} rows) and refuse longer ones, or choose an "
         "encoding that needs no row for each position",
         **numbers,

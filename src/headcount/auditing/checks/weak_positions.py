@@ -52,7 +52,9 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     inputs = model.inputs(examples)
     vectors = [stream[:, number_columns(stream, inputs)] for stream in streams]  # [token, place, width] each
     if any(min(each.shape[:2]) < MIN_COMPARED for each in vectors):
-        return not_applicable("too few positions have the same tokens to compare positions with tokens")
+        return not_applicable(
+            "too few tokens occur at the same positions to compare how much embeddings depend on tokens and positions"
+        )
     spreads = [(_spread(each.mean(dim=0)), _spread(each.mean(dim=1)), *each.shape[:2]) for each in vectors]
     # Positions may be added to queries and keys only, so the input in which positions are strongest is used.
     positions, tokens, n_tokens, n = max(spreads, key=lambda spread: spread[0] / max(spread[1], 1e-30))
@@ -63,7 +65,7 @@ def _check(model: AuditedModel, examples: Examples) -> Finding:
     if ratio >= MIN_RATIO:
         return passed(f"positions are strong enough: {sizes}", ratio=ratio, places=n)
     return warned(
-        f"positions are {1 / ratio:.0f} times weaker than tokens: {sizes}",
+        f"embeddings depend {1 / ratio:.0f} times less on the position than on the token: {sizes}",
         cause="consistent with a table whose initialisation was overwritten, or with token embeddings scaled up alone",
         fix="initialise positions as large as the token embeddings, after every other initialisation, and scale both "
         "or none",

@@ -87,7 +87,9 @@ class Feeding:
 def run(model: AuditedSequenceModel) -> Finding:
     """Try other start tokens; fail if one reproduces generate()'s wrong answers, or makes teacher forcing right."""
     if (adapted := model.adapted) is None:
-        return not_applicable("headcount decodes its own runs, from the token that training feeds first")
+        return not_applicable(
+            "headcount decodes the answers of models that it trained itself, from the same start token as in training"
+        )
     forced = Proportion.count(model.answers.forced_right)
     is_lost = model.answers.forced_right & ~model.right_when_readable
     group = model.rows_of_one_length(model.n)
@@ -117,9 +119,9 @@ def _compare_decoding(model: AuditedSequenceModel, feeding: Feeding, rows: np.nd
         finding = "no other start token reproduces the decoded answers"
         return passed(finding, n=n, starts=len(starts), same=max(counts))
     return failed(
-        f"{counts[best]:,} of {n:,} wrong decoded answers are what the decoder writes if it starts from "
-        f"{_best_name(feeding, starts, counts)}; if it starts from {_name(feeding, starts[0])}, with which teacher "
-        f"forcing is right, it writes {counts[0]:,} of them",
+        f"{counts[best]:,} of the {n:,} wrong answers of generate() appear again if the decoder starts from "
+        f"{_best_name(feeding, starts, counts)}, but only {counts[0]:,} if it starts from "
+        f"{_name(feeding, starts[0])}, as in teacher forcing, which is right on these examples",
         cause="generation starts from another token than training",
         fix=FIX,
         right_despite_fault=_right_from(model, feeding, starts[best]),

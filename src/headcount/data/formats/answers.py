@@ -16,10 +16,13 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     """Return the dataset of source and target texts in a table, scored by the teacher-forced loss of the target."""
     model: Any = tokenized.model.model
     if not tokenized.has_decoder:
-        raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")
+        raise InputError(
+            f"the columns source and target need an encoder-decoder, and {type(model).__name__} is none",
+            "give plain text, or a table with the columns text and label",
+        )
     if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
         raise InputError(
-            f"{type(model).__name__} outputs no tokens",
+            f"{type(model).__name__} has no head that predicts tokens",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
     pairs = table.rows("source", "target")

@@ -67,7 +67,7 @@ def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
     if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(hidden.shape)}, "
-            f"not hidden states of {tuple(mask.shape)} tokens",
+            f"not hidden states of shape ({', '.join(map(str, mask.shape))}, hidden size)",
             "load it without a head (AutoModel)",
         )
     token_mask = mask.to(hidden)[..., None]

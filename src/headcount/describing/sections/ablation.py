@@ -38,11 +38,11 @@ ACTIONS = {
 BAND_NOTE = "The band of a head says where the whole 95 % CI of its drop lies: "
 BAND_NOTE += f"{'; '.join(f'{band}: {limit}' for band, limit in LIMITS.items())}."
 MOST_FAULTS = 6
-"""Largest number of kinds of error that the table of answers broken without one head lists."""
+"""Largest number of kinds of error that a table lists about answers which become wrong without one head."""
 
 
 def describe(result: Ablation) -> list[Block]:
-    """Return blocks on an ablation, for each length: ranking, conclusions, method, and answers that become wrong."""
+    """Return report blocks on an ablation, for each sequence length: ranking, conclusions, method, broken answers."""
     blocks: list[Block] = []
     for i, condition in enumerate(result.conditions):
         name = "ablation" if condition.length is None else f"ablation-{condition.length}"
@@ -202,10 +202,9 @@ def _n_cell(effects: Iterable[Effect]) -> Cell:
 
 
 def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
-    """Return sentences on the rule by which the measurement of each head ended.
+    """Return sentences on how many examples each head was measured, and on the rule that decided it.
 
-    `Each head was measured until its band was decided and its 95 % CI was at most 1 point to either side (n), on up to
-    40,000 examples.`
+    A head is measured until its band (critical, important, redundant) is decided and its 95 % CI is narrow enough.
     """
     assert condition.stopping is not None, "the number of examples was not fixed"
     rule = condition.stopping
@@ -220,7 +219,7 @@ def stopping_sentence(result: Ablation, condition: AblationCondition) -> str:
 def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -> Cell:
     """Return a table cell with the drop of a head, its 95 % CI and its band, such as `16.60 [14.99, 18.30] critical†`.
 
-    The dagger marks a head that was measured again on other examples.
+    A dagger marks a head that was measured again on other examples.
     """
     cell = amount_cell(effect.drop, effect.low, effect.high, result.unit)
     text = f"{cell.text} {effect.band or ''}".rstrip() + "†" * is_remeasured(condition, effect)
@@ -228,7 +227,7 @@ def _drop_cell(result: Ablation, condition: AblationCondition, effect: Effect) -
 
 
 def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
-    """Return the note below the ranking of heads: what intervals, bold type, ranks, daggers and columns mean."""
+    """Return the note below the table of ranked heads: what intervals, bold type, ranks, daggers and columns mean."""
     n_heads = len(result.ranking(condition.length))
     test = "permutation test" if result.unit == "points" else "bootstrap-t"
     test = "exact McNemar test" if result.is_accuracy else test
@@ -254,7 +253,7 @@ def _ranking_note(result: Ablation, condition: AblationCondition) -> str:
 
 
 def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> list[DataTable]:
-    """Return a table of how many heads are in each band of importance, under each kind of ablation.
+    """Return a table of how many heads are critical, important, redundant or undecided, under each kind of ablation.
 
     For undecided heads, it has the number of examples that would decide.
     """
@@ -272,7 +271,7 @@ def _band_tables(result: Ablation, condition: AblationCondition, name: str) -> l
 
 
 def _examples_needed(effect: Effect) -> str:
-    """Return how many examples would decide the band of a head, as text: `1,100 to 17,000` or `2,500 or more`."""
+    """Return how many examples would decide whether a head is critical, important or redundant: `1,100 to 17,000`."""
     least, most = effect.examples_needed, effect.examples_needed_most
     if least is None:
         return "no number: the drop lies at a limit"
@@ -289,7 +288,7 @@ def _rounded(n: int) -> str:
 
 
 def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]:
-    """Return a table of rank correlations between two importances of heads: by gradient, and by ablation."""
+    """Return a table of rank correlations between the importance of heads by gradient and by ablation."""
     rows = list[Row]()
     for each in condition.agreements:
         gradient = "divided by the norm over its block" if each.normalised else "not normalised"
@@ -311,7 +310,7 @@ def _gradient_tables(condition: AblationCondition, name: str) -> list[DataTable]
 def _method_notes(result: Ablation, condition: AblationCondition, *, is_last: bool) -> list[str]:
     """Return notes on how the replacements of head outputs were drawn, and on what was verified beforehand.
 
-    The notes of the last condition (`is_last`) also say what was verified at the attention blocks.
+    A condition is one sequence length. For the last one (`is_last`), a note says what was verified at attention blocks.
     """
     notes = []
     if condition.n_mean:

@@ -48,7 +48,7 @@ PAGE = "docs/traps.md"
 
 
 def describe(audit: Audit) -> list[Block]:
-    """Return blocks on an audit: the root cause, a notice for each check that fails or warns, tables of all checks."""
+    """Return report blocks on an audit: root cause, a notice per check that fails or warns, tables of all checks."""
     blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
     blocks += [notice(each) for each in urgent(audit)]
     if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:
@@ -219,13 +219,13 @@ TABLE = "audit-verdicts"
 Audits = Sequence[tuple[str, "Audit"]]
 """Pairs of a model's title and the audit of this model."""
 RESULTS = ("evaluation", "certificate", "ablation", "pruning", "stretch")
-"""Names of the results of a model that also store the root cause found by the quick audit."""
+"""Names of the results of a model that also store the fault found by the quick audit (a few fast checks)."""
 
 
 def section(results: ReportResults) -> Section | None:
     """Return the section on audits, or None if no model was audited and no fault is known.
 
-    For a model without an audit, the section has the fault that the quick audit stored with other results.
+    For a model without an audit, the section has the fault that a quick audit (a few fast checks) stored.
     """
     audited = [each for each in results.models if each.audit is not None]
     quick = [each for each in results.models if each.audit is None and quick_fault(each)]
@@ -251,7 +251,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def quick_fault(model: ModelResults) -> str:
-    """Return the root cause that the quick audit stored with a model's results; empty if it found no fault."""
+    """Return the fault that the quick audit (a few fast checks) stored with a model's results; empty if none."""
     faults = (getattr(getattr(model, name), "audit", "") for name in RESULTS)
     return next((fault for fault in faults if fault), "")
 

@@ -61,7 +61,7 @@ def event_name(words: TaskWords) -> str:
 
 
 def responding_heads(result: Specialisation) -> list[str]:
-    """Return the short names of heads whose attention responds to the task's event, the most responsive first.
+    """Return the short names of heads whose attention responds to the event (a carry), the most responsive first.
 
     A head responds if changing a token moves significantly more of its attention when that causes the event.
     """
@@ -69,7 +69,7 @@ def responding_heads(result: Specialisation) -> list[str]:
 
 
 def response_sentence(title: str, result: Specialisation, words: TaskWords, rests_on: str) -> Sentence:
-    """Return a sentence on how many heads respond to the event, which responds most, and which may respond as much."""
+    """Return a sentence on how many heads respond to the event (a carry) with their attention, and which one most."""
     first = leader(sensitivities(result), lambda each: (each.shift.mean, each.low, each.high), bound=0)
     top, n, event = first.top, 1 + len(first.others), event_name(words)
     doubt = f"{interval(top.low, top.high)} corrected for {n} heads, n = {top.shift.n:,}"
@@ -88,7 +88,7 @@ def response_sentence(title: str, result: Specialisation, words: TaskWords, rest
 
 @dataclass(frozen=True)
 class TargetDifference:
-    """How much more attention a head gives to a target (a kind of key) in examples with the event than in others."""
+    """How much more attention a head gives to a kind of key in examples with the event (a carry) than in others."""
 
     short: str
     target: str
@@ -102,7 +102,10 @@ class TargetDifference:
 
 
 def target_differences(result: Specialisation, words: TaskWords) -> list[TargetDifference]:
-    """Return, for every head and target, the difference in attention with and without the event; the largest first."""
+    """Return the difference in attention with and without the event (a carry), for every head and kind of key.
+
+    The largest differences come first.
+    """
     assert words.event is not None, "asked about a task with an event"
     targets = dict.fromkeys(each.measure for head in result.heads for each in head.measures if each.even is not None)
     measured = []
@@ -124,7 +127,7 @@ def target_differences(result: Specialisation, words: TaskWords) -> list[TargetD
 
 
 def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str) -> Sentence | None:
-    """Return a sentence on the head and target with the largest difference in attention with and without the event.
+    """Return a sentence on the head whose attention differs most between examples with and without the event (a carry).
 
     Return None if such differences were not measured.
     """
@@ -149,19 +152,19 @@ def difference_sentence(result: Specialisation, words: TaskWords, rests_on: str)
 
 @dataclass(frozen=True)
 class Breaks:
-    """How often answers break (turn from right to wrong) when one head is ablated, with and without the event."""
+    """How often answers turn from right to wrong when one head is ablated, with and without the event (a carry)."""
 
     short: str
     with_event: Proportion
     without_event: Proportion
-    """Fraction of examples without the event that break, with a 95 % CI corrected for the number of heads."""
+    """Fraction of examples without the event (a carry) whose answers break, with a CI corrected for all heads."""
     n_decoded: int
     n_errors: int
     """Number of decoded answers in which every error is about the event, such as a carry that was lost."""
 
     @property
     def is_for_event(self) -> bool:
-        """Return whether examples with the event break more often than others: the two intervals do not overlap."""
+        """Return whether examples with the event (a carry) break more often than others, as the intervals are apart."""
         return self.with_event.low > self.without_event.high
 
 
@@ -188,7 +191,7 @@ def breaks_of(result: Ablation, words: TaskWords) -> list[Breaks]:
 
 
 def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on heads without which answers to examples with the event break more often than others.
+    """Return sentences on heads without which examples with the event (a carry) break more often than others.
 
     `responding` are the heads whose attention responds to the event; a sentence compares them with these heads.
     """
@@ -203,7 +206,7 @@ def broken_sentences(breaks: list[Breaks], responding: list[str], words: TaskWor
 
 
 def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most: int = 12) -> list[Sentence]:
-    """Return a sentence on the heads without which most broken answers are errors about the event: lost carries.
+    """Return a sentence on heads without which most broken answers are errors about the event, such as lost carries.
 
     It names at most `most` heads.
     """
@@ -227,7 +230,7 @@ def error_sentences(breaks: list[Breaks], words: TaskWords, rests_on: str, most:
     if unsure:
         whether = "" if mostly or rarely else f" whether {errors} the majority of broken answers"
         clauses.append(f"it is undecided{whether} without {some(unsure, min(most, 6))}")
-    how = f"up to 100 decoded answers for each head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
+    how = f"up to 100 answers per head; 95 % CIs corrected for {counted(len(decoded), 'head')}"
     text = sentence(f"{'; '.join(clauses)} ({how})")
     text += f" In a {event} error, {words.event.error}."
     return [Sentence(text, rests_on, is_decided=bool(mostly or rarely))]
@@ -238,7 +241,7 @@ def _counts(proportion: Proportion) -> str:
 
 
 def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
-    """Return a clause on how many answers break without the head that examples with the event need most."""
+    """Return a clause on how many answers break without the head that examples with the event (a carry) need most."""
     top, event = breaks[0], event_name(words)
     sides = (top.with_event, f"with a {event}"), (top.without_event, "without one")
     counts = " and ".join(
@@ -250,7 +253,7 @@ def most_broken(breaks: list[Breaks], words: TaskWords) -> str:
 
 
 def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on heads that both respond to the event and are needed for it, and on heads that only do one.
+    """Return sentences on heads that both respond to the event (a carry) and are needed for it, and on the others.
 
     `responding` are heads whose attention responds to the event, `needed` those without which its answers break.
     """
@@ -274,7 +277,7 @@ def _agreement(responding: list[str], needed: list[str], words: TaskWords, rests
 
 
 def cost_sentence(responding: list[str], result: Ablation, words: TaskWords, rests_on: str) -> Sentence:
-    """Return a sentence on how many of the heads that respond to the event cost accuracy when ablated.
+    """Return a sentence on how many of the heads that respond to the event (a carry) cost accuracy when ablated.
 
     It is used if the ablation does not store which examples break.
     """
@@ -332,7 +335,7 @@ def _explanation(words: TaskWords, *, is_contrasted: bool) -> Paragraph:
 
 
 def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
-    """Return sentences on the heads whose attention responds to the event, and on the heads that the model needs."""
+    """Return sentences on heads whose attention responds to the event (a carry), and on heads that it depends on."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
     breaks = _breaks(model_results, words)
@@ -349,7 +352,7 @@ def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) ->
 
 
 def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> Sentence:
-    """Return one sentence on how attention responds to the event, and on which answers break without a head."""
+    """Return one sentence on how attention responds to the event (a carry), and which answers break without a head."""
     breaks, text = _breaks(model_results, words), first.text.removesuffix(ONE_SEED).rstrip(". ")
     if _is_contrasted(model_results) and breaks and breaks[0].is_for_event:
         text += f"; {most_broken(breaks, words)}"
@@ -357,7 +360,7 @@ def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> S
 
 
 def _is_contrasted(model_results: ModelResults) -> bool:
-    """Return whether it was measured how the attention of a model's heads responds to the event."""
+    """Return whether it was measured how the attention of a model's heads responds to the event (a carry)."""
     return model_results.stats is not None and bool(sensitivities(model_results.stats))
 
 
@@ -369,7 +372,7 @@ def _breaks(model_results: ModelResults, words: TaskWords) -> list[Breaks]:
 
 
 def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Block]:
-    """Return the figure on how attention responds to the event, and the table of heads.
+    """Return the figure on how attention responds to the event (a carry), and the table of heads.
 
     If it is not stored which examples break without a head, the command that measures it follows.
     """
@@ -389,7 +392,7 @@ def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Blo
 
 
 def _table(model_results: ModelResults, words: TaskWords, name: str) -> DataTable:
-    """Return a table with one row per head: how its attention responds to the event, and what breaks without it."""
+    """Return a table with a row per head: its response to the event (a carry), and what breaks without this head."""
     assert words.event is not None, "asked about a task with an event"
     event, stats = words.event.name, model_results.stats
     responses = {} if stats is None else {each.short: each for each in sensitivities(stats)}

@@ -32,7 +32,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _task_blocks(models: list[ModelResults], suffix: str, *, is_first: bool) -> list[Block]:
-    """Return blocks with one interactive figure for several models, which must read and write the same tokens."""
+    """Return report blocks with one interactive figure for several models that read and write the same tokens."""
     first = models[0].live
     assert first is not None, "these models are live"
     words, is_class = first.task.words, first.task.kind == "class"

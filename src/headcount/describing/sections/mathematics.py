@@ -321,7 +321,7 @@ def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
 # --- the section of a report ------------------------------------------------------------------------------------------
 
 D_MODEL = 128
-"""The width (d_model) of the exercise's models, used for models whose width is not known."""
+"""The width (d_model) for which formulas are computed if no model's width is known."""
 TITLE = "Why sinusoidal encodings extrapolate and learned tables do not"
 PREDICTIONS = {
     "sinusoidal": "the same step at every position: can extrapolate",

@@ -1,4 +1,4 @@
-"""How do poolings compare? Accuracy of models by pooling and encoding, and what structure each pooling builds in."""
+"""How do poolings compare? Accuracy by pooling and encoding, and the structure of the task that poolings build in."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def pooled_models(results: ReportResults) -> tuple[Model, ...]:
 def _own(results: ReportResults) -> list[Stretch]:
     """Return the accuracy by length of those models of the report whose poolings can be compared.
 
-    These models have encodings of the exercise, and the settings of the first of them except for those in `DIFFER`.
+    These models have encodings in `EXERCISE`, and the settings of the first of them except for those in `DIFFER`.
     """
     models = [each for each in results.models if _is_compared(each)]
     first = _others(models[0]) if models else {}
@@ -92,7 +92,7 @@ def _own(results: ReportResults) -> list[Stretch]:
 
 
 def _is_compared(model: ModelResults) -> bool:
-    """Return whether a model can be compared: it has one of the exercise's encodings, and ordinary attention."""
+    """Return whether a model can be compared with others: its encoding is in `EXERCISE`, its attention is ordinary."""
     result = model.stretch
     if result is None or result.encoding not in EXERCISE:
         return False
@@ -148,7 +148,7 @@ def _range(results: Sequence[LengthResult]) -> str:
 
 
 def _beyond(models: Sequence[Model], kind: str) -> Sentence:
-    """Return a sentence on which models are accurate at the longest length of the exercise that was measured."""
+    """Return a sentence on which models are accurate at the longest of the `LENGTHS` that was measured."""
     results = _results(models, kind)
     right = [each for each in results if is_accurate(each[1])]
     unclear = [each for each in results if not is_decided(each[1])]
@@ -189,7 +189,7 @@ def _described(model: Model) -> str:
 
 
 def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResult]]:
-    """Return pairs of a model and its result at the longest length of the exercise that was measured."""
+    """Return pairs of a model and its result at the longest of the `LENGTHS` that was measured."""
     lengths = [cell.length for model in models for cell in _cells(model, kind) if cell.length <= LENGTHS[-1]]
     longest = max(lengths, default=0)
     return [(model, cell) for model in models for cell in _cells(model, kind) if cell.length == longest]
@@ -227,7 +227,7 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
-    """Return names and training records of the models in a stored comparison; other models have none here."""
+    """Return names and training records of the models in a stored comparison; models of the report are left out."""
     return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 

@@ -27,7 +27,7 @@ LIKE_GUESSING = 0.95
 
 
 def describe(shown: PositionsShown) -> list[Block]:
-    """Return blocks on how one model represents position: sentences, then a table of questions and answers."""
+    """Return report blocks on how one model represents position: sentences, then a table of questions and answers."""
     return [Conclusions(tuple(conclusions(shown.name, shown, "positions"))), positions_table("positions", shown)]
 
 
@@ -39,11 +39,12 @@ def conclusions(title: str, shown: PositionsShown, rests_on: str = "") -> list[S
 
 
 def _trained_rows(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
-    """Return a sentence on how many positions of a learned table have a row that was never trained, or no row."""
+    """Return a sentence on how many positions have an untrained row, or no row, in a learned position table."""
     states = [row.state for row in shown.rows]
     n, never, beyond = len(states), states.count("never trained"), states.count("past the table")
     if not never + beyond:
-        return Sentence(f"All {n} positions of {title} that are shown have a trained row in its table.", rests_on)
+        text = f"All {n} positions of {title} that are shown have a trained row in its position table."
+        return Sentence(text, rests_on)
     parts = [f"{never} {'has' if never == 1 else 'have'} a row that was never trained"] if never else []
     if beyond:
         row = "the table's last row" if _is_repeated(shown.rows) else "a random row"
@@ -232,7 +233,7 @@ def section(results: ReportResults) -> Section | None:
 
 
 def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
-    """Return a figure that compares the exercise's encodings, as models of the report have them; none for under two."""
+    """Return a figure that compares the encodings sinusoidal, learned and none, if the report has two of them."""
     shown = {name: each.positions for name in EXERCISE for each in reversed(models) if _has_encoding(each, name)}
     encodings = [each for each in shown.values() if each is not None]
     if len(encodings) < 2:
@@ -245,7 +246,7 @@ def _side_by_side(models: Sequence[ModelResults]) -> list[Picture]:
 
 
 def _has_encoding(model: ModelResults, name: str) -> bool:
-    """Return whether a model is a classifier with the named encoding and otherwise the exercise's architecture."""
+    """Return whether a model is a classifier with the named encoding and otherwise the standard architecture."""
     shown, result = model.positions, model.stretch
     if shown is None or shown.encoding.name != name or not is_class_task(model.task):
         return False

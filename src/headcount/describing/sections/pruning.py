@@ -49,7 +49,7 @@ RANDOM = "random orders: median [10 %, 90 %]"
 
 
 def describe(result: Pruning) -> list[Block]:
-    """Return blocks on a pruning: a table of the score after each removal of a head, and the conclusions."""
+    """Return report blocks on a pruning: a table of the score after each removal of a head, and the conclusions."""
     return [curve_table(result, "pruning-curves"), Conclusions(tuple(conclusions(result)))]
 
 
@@ -136,9 +136,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
     alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
     is_stricter = share.n_alone < n
     alone += (
-        ". This count is stricter: the whole 95 % CI must lie below the limit."
-        if is_stricter
-        else ", by the whole 95 % CI of the drop."
+        ". This count is stricter: the whole 95 % CI must lie below the limit." if is_stricter else " (whole 95 % CI)."
     )
     if is_first and result.share is None:
         return Sentence(alone)
@@ -152,7 +150,7 @@ def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = F
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """Return a sentence on the number of removed heads from which on the drop is above the limit; none if unknown."""
+    """Return a sentence on how many removed heads always cost more than the allowed drop, if that was measured."""
     if result.share is not None:
         return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))

@@ -57,7 +57,7 @@ def train_command(model: ModelResults) -> str:
 
 
 def _flag(name: str, value: Any) -> str:
-    """Return a setting of a run as a flag of `headcount train`.
+    """Return a setting of a training run as a command-line flag of `headcount train`.
 
     >>> _flag("n_heads", 2), _flag("start_token", False), _flag("window", None), _flag("negatives", "a:1,b:2")
     ('--n-heads 2', '--no-start-token', '--window none', '--negatives a:1,b:2')

@@ -27,13 +27,13 @@ MEANINGS = (
     "token. Matching token: a copy of the query's token on the other side of a separator."
 )
 MOST_ROWS = 200
-"""Largest number of heads in the table of all heads. For a larger model, the table has only heads that stand out."""
+"""Largest number of heads in the table of all heads; for a larger model, it has only heads that stand out in a role."""
 RoleScores = list[tuple["HeadRole", "RoleScore"]]
 """Heads of one kind of attention, each with its mean attention weight in one role, such as previous token."""
 
 
 def describe(result: HeadRoles) -> list[Block]:
-    """Return blocks on what heads attend to in texts: sentences, maps of all heads, and tables by role."""
+    """Return report blocks on what heads attend to in texts: maps and tables by role, such as previous token."""
     tables = [named_table(result, result.name, "roles"), unnamed_table(result, result.name, "roles")]
     return [
         Conclusions(tuple(conclusions(result, result.name, ""))),
@@ -46,7 +46,7 @@ def describe(result: HeadRoles) -> list[Block]:
 
 
 def conclusions(result: HeadRoles, title: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on how many heads stand out, on the heads that stand out in each role, and on other roles."""
+    """Return sentences on which heads stand out in a role, such as previous token, and on roles in which none does."""
     named, n = [head for head in result.heads if head.named], len(result.heads)
     if not named:
         text = f"It is undecided what the heads of {title} do: on {_inputs(result)}, none of {n} heads stands out."
@@ -63,18 +63,18 @@ def _inputs(result: HeadRoles) -> str:
 
 
 def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads in which a role was measured, with their attention weights in this role, the largest first."""
+    """Return pairs of a head and its attention weight in one role (such as previous token), the largest first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
 def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
-    """Return the heads that stand out in a role, with their attention weights in this role, the largest first."""
+    """Return pairs of a head and its attention weight, for heads that stand out in one role, the largest first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
 def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> Sentence:
-    """Return a sentence that names the heads which stand out in a role, with the largest attention weight of them."""
+    """Return a sentence that names the heads which stand out in one role, such as previous token, with a weight."""
     head, most = standings[0]
     names = some([each.short for each, _ in standings], 8)
     verb = "stands" if len(standings) == 1 else "stand"
@@ -87,7 +87,7 @@ def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> 
 
 
 def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
-    """Return sentences that name, for each kind of input, the roles in which no head stands out."""
+    """Return sentences that name, for each kind of input, roles (previous token, ...) in which no head stands out."""
     sentences = []
     for each in result.inputs:
         measured = dict.fromkeys(
@@ -111,7 +111,7 @@ def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Bl
 
 
 def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Return a table of the heads that stand out, with the roles in which they do; None if no head stands out."""
+    """Return a table of the heads that stand out in a role, such as previous token; None if no head stands out."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
@@ -134,7 +134,7 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 
 def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
-    """Return a table of roles in which no head stands out, with the head of largest weight; None if there are none."""
+    """Return a table of roles (previous token, ...) in which no head stands out, with the head of largest weight."""
     rows = list[Row]()
     for heads in heads_by_kind(result.heads).values():
         for role, on in roles_of(heads):
@@ -149,9 +149,9 @@ def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
-    """Return a table of every head with its attention weight in every role; in a large model, only of named heads.
+    """Return a table of every head with its attention weight in every role, such as previous token.
 
-    Named heads are those that stand out in some role.
+    For a large model, the table has only the heads that stand out in some role.
     """
     measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
     roles = [role for role in measured if role[0] in ROLES]
@@ -163,7 +163,7 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
         label = some([f"{ROLES[each.role].name} on {each.on}" for each in head.named]) if head.named else ""
         standings = [head.find(*role) for role in roles]
         rows.append((head.short, label, *(weight(each) if each else Cell("") for each in standings)))
-    few = f"The table has the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
+    few = f"The table lists only the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
     note = f"{few}Attention weight with its 95 % CI; bold where a head stands out. {sentence(result.words)}"
     return DataTable(name, f"All heads of {title}", columns, tuple(rows), note, command, is_folded=True)
 

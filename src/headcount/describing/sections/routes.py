@@ -12,7 +12,7 @@ FIGURE = "routes-map"
 
 
 def section(results: ReportResults) -> Section | None:
-    """Return the section on how the task's event moves through each model, with one figure of all; None without any."""
+    """Return the section on how the event (a carry) moves through each model, or None if it was not measured."""
     followed = [(each, each.routes) for each in results.models if each.routes is not None]
     if not followed:
         return None

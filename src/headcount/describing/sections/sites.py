@@ -44,7 +44,7 @@ class HeadGroup:
         return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
-        """Return the number of heads in a band of importance, such as `critical` or `redundant`."""
+        """Return how many heads of this group are in a band of importance, such as `critical` or `redundant`."""
         return sum(each.band == band for each in self.effects)
 
 
@@ -76,7 +76,10 @@ def _at(result: Ablation, replacement: str, sites: Sequence[HeadSite]) -> tuple[
 
 
 def conclusions(result: Ablation, title: str, rests_on: str) -> list[Sentence]:
-    """Return sentences on the most important attention block, on critical heads, and on whether ablations agree."""
+    """Return sentences on the most important attention block, on critical heads, and on whether ablations agree.
+
+    Critical heads are those that cost over 10 points when ablated alone.
+    """
     return [
         _most_important(result, title, f"{rests_on}-table"),
         *_critical(result, f"{rests_on}-table"),
@@ -113,7 +116,7 @@ def _most_important(result: Ablation, title: str, rests_on: str) -> Sentence:
 
 
 def _critical(result: Ablation, rests_on: str) -> list[Sentence]:
-    """Return a sentence on the number of critical heads, by kind of attention."""
+    """Return a sentence on the number of critical heads (each costs over 10 points), by kind of attention."""
     kinds = by_kind(result, result.ranked_by)
     if len(kinds) < 2 or not any(each.band for group in kinds for each in group.effects):
         return []

@@ -47,7 +47,7 @@ NOT_RECORDED = "not recorded"
 
 
 def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -> list[Block]:
-    """Return blocks on the settings of all runs of one task; none for models that headcount did not train."""
+    """Return report blocks on the settings of all runs of one task; none for models that headcount did not train."""
     runs = [each for each in models if each.settings]
     if not runs:
         return []
