@@ -19,7 +19,7 @@ def test_all_faults_of_all_sections_are_told_at_once():
     assert where == ["n_head", "seed", "task.low", "model.encoding", "model.n_heads", "training.steps"]
     text = str(error.value)
     assert "6 faults" in text
-    assert "must divide d_model (128): 1, 2, 4" in text
+    assert "must divide d_model (128) without remainder; allowed are 1, 2, 4" in text
     assert "did you mean 'n_heads'?" in text
     assert "did you mean 'sinusoidal'?" in text
 

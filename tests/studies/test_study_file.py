@@ -137,7 +137,7 @@ def test_all_faults_are_in_one_error(tmp_path: Path) -> None:
         ("task = 'addition'\nseeds = [-1]", "a list of integers"),
         ("task = 'addition'\n[settings]\npreset = 'oldr'", "did you mean 'older'"),
         ("task = 'addition'\n[measure]\nablate = 3", "give the flags of this command"),
-        ("task = 'addition'\nseeds = 100000\n[grid]\nsteps = [1, 2]", "too many runs"),
+        ("task = 'addition'\nseeds = 100000\n[grid]\nsteps = [1, 2]", "too many training runs"),
         ("task = 'addition'\nvariants = 3", "must be a table"),
     ],
 )
