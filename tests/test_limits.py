@@ -60,7 +60,10 @@ def test_what_cannot_fit_is_told_with_its_estimate(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["train", "addition", "--d-model=18446744073709551617"], "must divide d_model (18446744073709551617): 1"),
+        (
+            ["train", "addition", "--d-model=18446744073709551617"],
+            "must divide d_model (18446744073709551617) without remainder; allowed are 1",
+        ),
         (["train", "addition", "--n-encoder-layers", "10000000"], "should be less than or equal to 1024"),
         (["train", "sortedness", "--n-layers", "10000000"], "should be less than or equal to 1024"),
         (["prune", "sample:addition", "--orders", BILLION], "from 1 to 10,000"),

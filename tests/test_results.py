@@ -93,7 +93,7 @@ def test_the_untampered_text_is_read() -> None:
 def test_another_kind_or_version_is_refused(text: str, found: str) -> None:
     with pytest.raises(InputError) as caught:
         Weather.from_json(text)
-    assert caught.value.what == f"this text is not a Weather of version 3 but {found}"
+    assert caught.value.what == f"this text does not hold a Weather of format version 3, but {found}"
     assert caught.value.advice == ("measure it again with this version of headcount",)
 
 

@@ -326,7 +326,7 @@ def test_a_result_can_be_read_back(pruning: Pruning) -> None:
 
 
 def test_results_of_a_search_that_measured_everything_are_refused(pruning: Pruning) -> None:
-    with pytest.raises(InputError, match="not a Pruning of version 5 but Pruning of version 4"):
+    with pytest.raises(InputError, match="not hold a Pruning of format version 5, but Pruning of version 4"):
         Pruning.from_json(pruning.to_json().replace('"schema": 5', '"schema": 4'))
 
 

@@ -459,7 +459,7 @@ def test_a_finished_run_is_never_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", ".study-lock", "a/../../x", ""])
 def test_a_file_outside_of_the_run_folder_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RunError, match="outside of the run folder"):
+    with pytest.raises(RunError, match="outside of the run's folder"):
         receive(tmp_path / "run", {"config.json": b"{}", name: b""})
     assert read_folder(tmp_path / "run") == {}
 

@@ -230,7 +230,7 @@ def test_pandas_reads_both_files(tmp_path: Path, measured: Path) -> None:
         assert len(frame) == len(rows)
         values = [row["value"] for row in rows if row["measure"] == "drop"]
         assert frame[frame.measure == "drop"].value.tolist() == pytest.approx(values, rel=1e-12)
-    with pytest.raises(InputError, match="neither in"):
+    with pytest.raises(InputError, match=r"only to a .csv or .jsonl file"):
         write_rows(rows, tmp_path / "rows.xls")
 
 

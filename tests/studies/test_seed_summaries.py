@@ -158,7 +158,7 @@ def test_a_summary_survives_json_and_reveals_edits() -> None:
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ([], {}, "no rows"),
+        ([], {}, "no stored measurements of these runs"),
         (rows_of(TWO), {"by": "encodin"}, "did you mean 'encoding'"),
         (rows_of(TWO), {"by": "seed"}, "cannot be compared by seed"),
         (rows_of(TWO), {"measures": ["acuracy"]}, "did you mean 'accuracy'"),

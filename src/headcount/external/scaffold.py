@@ -441,7 +441,8 @@ class Model(Adapter):
     # checkpoint may have the weights under "model", "state_dict" or "model_state_dict". None if build() loads them.
     checkpoint = <CHECKPOINT>
 
-    # TODO: the task that the model was trained on, if it is one of headcount's (<TASKS>),
+    # TODO: the task that the model was trained on, if it is one of headcount's:
+    # <TASKS>,
     # with settings such as {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500}.
     # `headcount train addition --help` lists all of them.
     # For other tasks, leave None: data() then gives the examples.
