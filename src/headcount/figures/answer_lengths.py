@@ -24,7 +24,7 @@ def draw_answer_lengths(results: Sequence[AnswerStretch]) -> Figure:
     panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     for axes in panels[len(kinds) :]:
         axes.remove()
-    for kind, axes in zip(kinds, panels, strict=False):
+    for place, (kind, axes) in enumerate(zip(kinds, panels, strict=False)):
         for i, result in enumerate(results):
             cells = [cell for cell in result.cells if cell.kind == kind]
             rate, low, high = (
@@ -45,6 +45,9 @@ def draw_answer_lengths(results: Sequence[AnswerStretch]) -> Figure:
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.grid(alpha=0.25)
         axes.label_outer(remove_inner_ticks=False)
+        if place + across >= len(kinds):  # no panel below
+            axes.set_xlabel(f"length ({results[0].unit})")
+            axes.tick_params(labelbottom=True)
     figure.key(*panels[0].get_legend_handles_labels(), columns=1, size=10)
     n = size_range(cell.exact.n for result in results for cell in result.cells)
     figure.headline(f"Exact match by length (n = {n} per point; shaded: training lengths)", size=12)
