@@ -35,6 +35,7 @@ from headcount.config import config
 from headcount.errors import InputError
 from headcount.seeds import stream
 from headcount.suggestions import suggestion
+from headcount.tasks.addition import CARRY as CARRY_EVENT
 from headcount.tasks.addition import Addition, AdditionConfig, column_name
 from headcount.tasks.base import (
     EMPTY,
@@ -44,7 +45,6 @@ from headcount.tasks.base import (
     Condition,
     Contrast,
     DecodingStart,
-    EventWords,
     Examples,
     IdScheme,
     Position,
@@ -329,16 +329,6 @@ class AdditionLongConfig:
         return text
 
 
-CARRY_WORDS = EventWords(
-    name="carry",
-    question="Which heads handle the carry?",
-    conditions=("carry in", "no carry in"),
-    facet="carries",
-    absent="0",
-    contrast="Sums are compared that differ in one digit. In one pair the digit makes the next lower column add to 10 "
-    "instead of 9, so that a carry comes in. In the other pair the column adds to 9 instead of 8, so that none does.",
-    error="every wrong digit lost a carry or made one up",
-)
 WORDS = TaskWords(
     example="sum",
     examples="sums",
@@ -356,7 +346,7 @@ WORDS = TaskWords(
     model="the adder",
     sign=" = ",
     mark="kind of sum",
-    event=CARRY_WORDS,
+    event=CARRY_EVENT,
 )
 WINDOWED: dict[str, Any] = {"encoding": "relative", "clip_distance": 1, "window": 1, "position_ids": "coupled"}
 # One layer of 52,000 parameters.
@@ -637,7 +627,7 @@ class AdditionLong(SequenceTask):
         query_column = np.concatenate([np.full(n_source, -1), np.arange(len(answers))])
         if self.config.least_first:
             query_column[:n_source] = own[0, :n_source]
-        condition = Condition(*CARRY_WORDS.conditions, "a carry comes in", by_place)
+        condition = Condition(*CARRY_EVENT.conditions, "a carry comes in", by_place)
         return AttentionTargets(targets, names, query_column, condition)
 
     @cached_property
