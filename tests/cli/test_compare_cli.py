@@ -13,6 +13,7 @@ import headcount
 from headcount.cli import main
 from headcount.describing.comparison import describe
 from headcount.errors import InputError, RunError
+from headcount.studies.plan import RECEIPTS, result_files
 from headcount.studies.rows import COLUMNS, Row
 from headcount.studies.summary import SeedSummary, summarise
 
@@ -119,11 +120,13 @@ def write_study(root: Path, name: str, parts: dict[str, str], n_trained: int = 2
                 folder = root / "runs" / "models" / f"{task}-{part}{encoding}{seed}"
                 labels = {"encoding": encoding}
                 run = {"run": f"{part}{encoding}-{seed}", "folder": f"elsewhere/{folder.name}", "part": part}
-                planned.append({**run, "seed": seed, "labels": labels, "commands": []})
+                planned.append({**run, "seed": seed, "labels": labels, "commands": [], "receipts": ["train"]})
                 if seed < n_trained:
                     write_run(
                         folder, seed, 0.2 * seed + 0.5 * (encoding == "rotary"), task, encoding=encoding, n_heads=seed
                     )
+                    (folder / RECEIPTS).mkdir()
+                    (folder / RECEIPTS / "train.json").write_text(json.dumps({"results": [*result_files(folder)]}))
     folder = root / "runs" / name
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({"schema": 1, "study": name, "title": name, "runs": planned}))

@@ -18,6 +18,7 @@ import pytest
 from headcount.api.studying import run_study
 from headcount.cli import main
 from headcount.errors import Interrupted
+from headcount.files import write_atomically
 from headcount.limits import MOST_LOST
 from headcount.studies import running
 from headcount.studies.file import read_study
@@ -107,6 +108,28 @@ def test_a_crash_is_retried_and_takes_down_nothing_else(tmp_path: Path) -> None:
     again = FakeBackend()
     assert [state.state for state in execute(plan, again).states] == ["done"] * 3
     assert again.started == ["seed=2"]  # finished runs are not repeated
+
+
+def test_studies_that_share_a_run_read_the_results_of_their_own_commands(tmp_path: Path) -> None:
+    first, second = (tiny_plan(tmp_path, 1, f"[measure]\n{verb} = true\n").runs[0] for verb in ("evaluate", "ablate"))
+    assert first.folder == second.folder
+
+    def measure(arguments: Sequence[str]) -> tuple[int, None]:
+        result = first.folder / "results" / f"{arguments[0]}.json"
+        result.parent.mkdir(parents=True, exist_ok=True)
+        if arguments[0] != "train" or not result.exists():  # a finished training writes nothing again
+            write_atomically(result, b"{}")
+        files = {"model.safetensors": "w"}
+        (first.folder / "manifest.json").write_text(json.dumps({"schema": 1, "steps": 6, "files": files}))
+        return 0, None
+
+    measure(["train"])  # killed before the receipt
+    assert [complete(run, measure) for run in (first, second)] == [0, 0]
+    assert first.results == frozenset({"results/train.json", "results/evaluate.json"})
+    assert second.results == frozenset({"results/train.json", "results/ablate.json"})
+    first.receipt(first.steps[1]).unlink()  # killed after the result, before the receipt: measured again
+    assert complete(first, measure) == 0
+    assert first.results == frozenset({"results/train.json", "results/evaluate.json"})
 
 
 @dataclass

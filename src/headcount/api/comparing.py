@@ -11,7 +11,7 @@ from headcount.figures.comparison import draw_comparison
 from headcount.files import read_json, require_writable
 from headcount.runs.folder import RunFolder
 from headcount.studies.file import shipped
-from headcount.studies.plan import PLAN, POOL
+from headcount.studies.plan import PLAN, POOL, results_of
 from headcount.studies.rows import Row, label_column, run_settings, tidy_rows, write_rows
 from headcount.studies.summary import SeedSummary, summarise, varying_labels
 from headcount.suggestions import suggestion
@@ -33,8 +33,8 @@ class StudyRuns:
     folder: Path
     parts: tuple[str, ...]
     """The names of the parts of the study (its `[[part]]` tables) that are compared."""
-    runs: tuple[tuple[RunFolder, str, dict[str, str]], ...]
-    """The folder, the name and the labels of each trained run."""
+    runs: tuple[tuple[RunFolder, frozenset[str] | None, str, dict[str, str]], ...]
+    """The folder, the study's result files in it (None: all), the name and the labels of each trained run."""
     n_planned: int
 
 
@@ -114,7 +114,8 @@ def _read_plan(folder: Path, part: str | None) -> StudyRuns:
             place = RunFolder(folder.parent / POOL / Path(run["folder"]).name)
             if place.is_finished:
                 labels = {**({"part": str(run["part"])} if len(parts) > 1 else {}), **run["labels"]}
-                trained.append((place, str(run["run"]), {key: str(value) for key, value in labels.items()}))
+                files = results_of(place.path, map(str, run["receipts"]))
+                trained.append((place, files, str(run["run"]), {key: str(value) for key, value in labels.items()}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             f"{folder / PLAN} is damaged: {error!r}", "start the study again: it then writes a new plan"
@@ -129,7 +130,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
             what = f"the study {study.name} has {len(study.runs)} of {study.n_planned:,} runs trained"
             raise InputError(f"{what}; a comparison needs at least 2", f"continue it: headcount study {study.name}")
     every = [(study, *run) for study in studies for run in study.runs]
-    tasks = list(dict.fromkeys(str(run_settings(folder)["task"]) for _, folder, _, _ in every))
+    tasks = list(dict.fromkeys(str(run_settings(folder)["task"]) for _, folder, *_ in every))
     if len(tasks) > 1:
         parts = [part for study in studies for part in study.parts if part]
         advice = f"choose a part with --part: {', '.join(parts)}" if parts else "compare runs of one task"
@@ -142,7 +143,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
             "name another setting, such as encoding",
         )
     rows = []
-    for study, folder, name, labels in every:
+    for study, folder, files, name, labels in every:
         columns: dict[str, Any] = {**({"study": study.name} if len(studies) > 1 else {}), **labels}
         if wanted:
             settings = run_settings(folder)
@@ -151,7 +152,7 @@ def _study_rows(studies: Sequence[StudyRuns], by: Sequence[str]) -> list[Row]:
                     advice = suggestion(setting, sorted(known | settings.keys() - {"task", "seed"}))
                     raise InputError(f"--by {setting}: these runs have no label or setting of this name", advice)
                 columns[setting] = settings[setting]
-        rows += tidy_rows(folder, run=name, **columns)
+        rows += tidy_rows(folder, files, run=name, **columns)
     return rows
 
 

@@ -153,7 +153,7 @@ def _summarise(plan: Plan, finished: Sequence[PlannedRun]) -> list[PartResults]:
         for part in plan.study.parts:
             runs, rows = [run for run in finished if run.part == part.name], list[Row]()
             for run in runs:
-                new = tidy_rows(RunFolder(run.folder), run=run.name, **run.labels)
+                new = tidy_rows(RunFolder(run.folder), run.results, run=run.name, **run.labels)
                 writer.write([{**row, "part": part.name} for row in new] if part.name else new)
                 rows += new
             if len(runs) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -100,14 +100,25 @@ class PlannedRun:
         """Whether every command of this run has ended."""
         return not self.open_steps()
 
-    def write_receipt(self, step: Step, exit_code: int, output: Any = None) -> None:
-        """Record that a command has ended, with the digest of the weights that it worked on."""
+    @property
+    def results(self) -> frozenset[str] | None:
+        """The result files that the commands of this run wrote; see `results_of`."""
+        return results_of(self.folder, [step.name for step in self.steps])
+
+    def write_receipt(
+        self, step: Step, exit_code: int, output: Any = None, results: Collection[str] | None = None
+    ) -> None:
+        """Record that a command has ended, with the digest of the weights that it worked on.
+
+        `results` are the result files that the command wrote, as paths in the run folder, if they are known.
+        """
         data = {
             "command": [step.verb, *step.arguments],
             "at": step.at,
             "exit_code": exit_code,
             "weights": self._weights(),
         }
+        data |= {"results": sorted(results)} if results is not None else {}
         data |= {"output": output} if output is not None else {}
         write_atomically(self.receipt(step), (json.dumps(data, indent=1) + "\n").encode())
 
@@ -186,11 +197,38 @@ class Plan:
                 "seed": run.seed,
                 "labels": dict(run.labels),
                 "commands": [["headcount", *run.command(step)] for step in run.steps],
+                "receipts": [step.name for step in run.steps],
             }
             for run in self.runs
         ]
         data = {"schema": 1, "study": self.study.name, "title": self.study.title, "runs": runs}
         write_atomically(self.folder / PLAN, (json.dumps(data, indent=1) + "\n").encode())
+
+
+def results_of(folder: Path, receipts: Iterable[str]) -> frozenset[str] | None:
+    """Return the result files that these commands wrote, as paths in the run folder, according to their receipts.
+
+    Other studies may have stored results of their own in the same folder. Return None if a receipt does not say which
+    files its command wrote.
+    """
+    files = set[str]()
+    for file in (folder / RECEIPTS / f"{name}.json" for name in receipts):
+        if not file.exists():  # the command has not ended
+            continue
+        try:
+            files.update(map(str, read_json(file)["results"]))
+        except (RunError, KeyError, TypeError):
+            return None
+    return frozenset(files)
+
+
+def result_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Map each result file of a run and its snapshots, as a path in the folder, to its time and its inode.
+
+    Both change when the file is written again.
+    """
+    files = (*folder.glob("results/*.json"), *folder.glob("snapshots/*/results/*.json"))
+    return {file.relative_to(folder).as_posix(): (file.stat().st_mtime_ns, file.stat().st_ino) for file in files}
 
 
 def training_progress(folder: Path, n_steps: int) -> float:

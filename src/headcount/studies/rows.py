@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -40,8 +40,10 @@ COLUMNS = (*RUN, "verb", "file", "measure", *ABOUT, "value", "low", "high", "n",
 _HEADER = re.compile(rb'\s*\{\s*"type":\s*"(\w+)",\s*"schema":\s*(\d+)')
 
 
-def tidy_rows(folder: RunFolder, **labels: Any) -> list[Row]:
+def tidy_rows(folder: RunFolder, only: Collection[str] | None = None, /, **labels: Any) -> list[Row]:
     """Return a row for each measure that is stored in the folder of a finished run.
+
+    `only` chooses result files by their paths in the folder, such as `results/ablation.json`; the default is all files.
 
     Labels become columns of every row. The labels `run`, `task`, `seed` and `step` replace these columns; a label with
     the name of another column is stored as `setting.NAME` (see `label_column`). Files of unknown types are left out.
@@ -55,6 +57,8 @@ def tidy_rows(folder: RunFolder, **labels: Any) -> list[Row]:
     for step, results in _result_folders(folder):
         place = begin if step is None else {**begin, "step": step}
         for file in sorted(results.glob("*.json")):
+            if only is not None and file.relative_to(folder.path).as_posix() not in only:
+                continue
             rows += [{**place, "verb": verb, "file": file.stem, **part} for verb, part in _result_parts(file)]
     return rows
 

@@ -26,7 +26,7 @@ from headcount.errors import InputError, RunError
 from headcount.files import friendly_os_errors, open_in_place, read_bytes
 from headcount.limits import MOST_LOST, RETRIES
 from headcount.runs.folder import RunFolder
-from headcount.studies.plan import PlannedRun
+from headcount.studies.plan import PlannedRun, result_files
 
 STUDY_LOCK = ".study-lock"
 """Name of the lock file, inside a run folder, that is locked while a process trains or measures the run."""
@@ -402,10 +402,13 @@ def complete(run: PlannedRun, measure: Measure) -> int:
         if not is_ours:
             return BUSY
         for step in run.open_steps():
+            # A training that was killed after its last file has written all that is there.
+            before = {} if step.verb == "train" else result_files(run.folder)
             code, output = measure(run.command(step))
             if code != 0 and not (code == 1 and step.verb in CHECKS):
                 return code
-            run.write_receipt(step, code, output)
+            after = result_files(run.folder)
+            run.write_receipt(step, code, output, [file for file in after if after[file] != before.get(file)])
     return 0
 
 
