@@ -286,7 +286,9 @@ def test_compare_shows_published_figures_of_runs_and_of_a_study(tmp_path, capsys
     for seed in range(3):
         write_adder(tmp_path / "models" / f"addition-{seed}", seed, 0.395)
     folders = [str(tmp_path / "models" / f"addition-{seed}") for seed in range(4)]  # one has not been trained
-    runs = [{"run": f"seed={i}", "folder": each, "part": "", "labels": {}} for i, each in enumerate(folders)]
+    runs = [
+        {"run": f"seed={i}", "folder": each, "part": "", "labels": {}, "receipts": []} for i, each in enumerate(folders)
+    ]
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "plan.json").write_text(json.dumps({"schema": 1, "study": "adders", "runs": runs}))
     for place in (tmp_path / "models", tmp_path / "study"):

@@ -41,7 +41,7 @@ class LiveTask:
     def form(self) -> tuple[Any, ...]:
         """The parts of a task that decide which tokens a model reads and writes.
 
-        Models whose tasks have equal forms can share one figure in the page.
+        If the forms of two tasks are equal, one live figure in the report's page can show the models of both.
         """
         return self.name, self.tokens, self.source_places, self.answer_places, self.classes, str(dict(self.start))
 

@@ -87,7 +87,7 @@ class ModelResults:
     patterns: Sequence[Attention] = ()
     """Attention of all heads on examples; the average over examples comes first, if there is one."""
     book: PatternBook | None = None
-    """Attention of all heads on texts with every token, if `patterns` pool neighbouring tokens; otherwise None."""
+    """Attention weights of all heads on the texts, token by token; None unless `patterns` pools neighbouring tokens."""
     live: LiveModel | None = None
     """The model in the form that the HTML page can run in the browser; None if the page cannot run it."""
     why_not_live: str = ""

@@ -36,7 +36,8 @@ def section(results: ReportResults) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "Five people did this exercise and wrote five reports, which disagree on nearly everything. Their code, "
+            "Five people trained such adders and sorters, and wrote five reports, which disagree on nearly everything. "
+            "Their code, "
             "data and weights show what went wrong. Heads with the same name in different training runs have nothing "
             "else in common."
         )

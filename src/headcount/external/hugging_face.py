@@ -391,7 +391,7 @@ def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Ten
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Return a context in which the transformers library shows no progress bars and reports."""
+    """Return a context in which the transformers library prints neither progress bars nor load reports."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -168,7 +168,7 @@ class IgnoreInterrupts(WorkerPlugin):
 
 @dataclass
 class EndedProcess:
-    """Takes the place of a run's process if none is needed: the run is done, or another process works on it."""
+    """Stands for a run that needs no process of its own: the run is done, or another process works on it."""
 
     code: int
     place = ""

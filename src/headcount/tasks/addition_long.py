@@ -141,7 +141,7 @@ def kind_shares(text: str) -> dict[str, float]:
     for part in text.split(","):
         kind, _, weight = (piece.strip() for piece in part.partition(":"))
         if kind not in KINDS:
-            raise ValueError(f"no kind {kind!r}; {suggestion(kind, KINDS)}")
+            raise ValueError(f"there is no kind of sum {kind!r}; {suggestion(kind, KINDS)}")
         if kind in weights:
             raise ValueError(f"{kind} is named twice: write {kind}:2 to use it twice as often")
         if not re.fullmatch(r"\d{0,4}(\.\d{1,4})?", weight) or float(weight or 1) == 0:
@@ -505,7 +505,7 @@ class AdditionLong(SequenceTask):
     def sample_of_length(self, rng: np.random.Generator, length: int, kind: str, n: int) -> Examples:
         """Return `n` sums of one kind, such as `long-chain`, whose longer operand has `length` digits."""
         if kind not in KINDS:
-            raise InputError(f"no kind of sum {kind!r}", suggestion(kind, KINDS))
+            raise InputError(f"there is no kind of sum {kind!r}", suggestion(kind, KINDS))
         return draw_sums(rng, np.full(n, kind), np.full(n, length), max(length, self.config.digits))
 
     def iter_domain(self) -> Iterator[Examples]:

@@ -52,7 +52,7 @@ def run(model: AuditedSequenceModel) -> Finding:
 
 
 def _cause(forced: Hits, decoded: Hits) -> tuple[str, str]:
-    """Return the likely cause and the fix; they depend on whether teacher forcing or decoding is right more often."""
+    """Return why teacher-forced and decoded answers may differ, and the fix, by which of them are right more often."""
     if (forced & ~decoded).sum() >= (decoded & ~forced).sum():
         return (
             "consistent with a generate() that feeds the model differently than training, a decoder that sees the "

@@ -200,7 +200,8 @@ def _row_sums(models: Sequence[ModelResults]) -> str:
         return ""
     rows = np.concatenate(sums)
     error = float(np.abs(rows - 1).max())
-    text = f"The stored attention weights have {len(rows):,} rows, one per head and query. Each row adds up to 1, to "
+    text = f"The stored attention weights have {len(rows):,} rows, one per head and query. The "
+    text += "weights of each row add up to 1, to "
     return f"{text}within {error:.1e}."
 
 
